@@ -56,6 +56,13 @@ def test_the_one_row_is_the_engine():
             "models: {m: {run: {command: ['serve', '${PROT}']}}}",
             "models.m.run.command[1]: has the unknown macro ${PROT}; known are ${PORT}",
         ),
+        (
+            (
+                "engines: {a: {kind: processes}}\nmodels: {m: {upstream_name: x, run:"
+                " {command: [a]}}, n: {upstream_name: X, run: {command: [b]}}}"
+            ),
+            "models.n.upstream_name: is that of models.m, too",
+        ),
         ("models: {m: {run: {command: []}}}", "models.m.run.command: "),
         ("models: {m: {run: {command: serve}}}", "models.m.run.command: "),
         ("models: {m: {run: {command: [a], ready: health}}}", "models.m.run.ready: must be a path"),

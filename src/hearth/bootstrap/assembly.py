@@ -120,8 +120,7 @@ async def _build(
     identity, stop_emulator = await find_backend(
         settings, mode, url, clock=clock, events=events, closing=closing
     )
-    store_path = None if store is None else path
-    conversations = open_conversations(settings, store_path, clock, events)
+    conversations = open_conversations(settings, None if store is None else path, clock, events)
     engines = open_engines(identity, settings, clock, events, closing, conversations)
     parts = build_parts(config, engines, clock=clock, events=events, emulated=identity.emulator)
     notes = claim_backends(identity, engines, closing)
@@ -144,12 +143,10 @@ async def _build(
     join_observers(gateway, alerter, traces, None if store is None else path.parent)
     if durable is not None:
         durable.join(gateway)
+    learned = None if durable is None else durable.learned
+    turn_to = turn_of(engines)
     standin = StandIn(
-        gateway,
-        turn_to=turn_of(engines),
-        learned=None if durable is None else durable.learned,
-        stop_emulator=stop_emulator,
-        closing=closing,
+        gateway, turn_to=turn_to, learned=learned, stop_emulator=stop_emulator, closing=closing
     )
     join_computing(gateway, closing, identity, standin)
     return gateway

@@ -46,6 +46,20 @@ def engine_problems(engines: object, models: object) -> Iterator[Problem]:
     for model, about in given.items():
         if isinstance(about, dict):
             yield from _model_problems(model, about, rows)
+    yield from _upstream_problems(given)
+
+
+def _upstream_problems(models: Mapping[object, object]) -> Iterator[Problem]:
+    """Of two models that are started under one name, calls would reach only one."""
+    first: dict[tuple[object, str], object] = {}
+    for model, about in models.items():
+        upstream = about.get("upstream_name") if isinstance(about, dict) else None
+        if not isinstance(about, dict) or not isinstance(upstream, str) or not about.get("run"):
+            continue
+        other = first.setdefault((about.get("engine"), upstream.lower()), model)
+        if upstream and other != model:
+            text = f"is that of models.{other}, too; give each a name of its own"
+            yield Problem(("models", str(model), "upstream_name"), text)
 
 
 def _row_problems(name: str, row: Mapping[str, object]) -> Iterator[Problem]:
