@@ -37,8 +37,12 @@ from hearth.events import (
 from hearth.types import JSON_BODY, BackendCall, Usage
 from tests.engines.llamacpp.gguf import WORDS, write_model
 from tests.engines.llamacpp.server_command import llama_server
+from tests.support.examples import EXAMPLES
 
 GIB = 1024**3
+STOPS = 5
+TURNS = 10
+"""Of a conversation."""
 TWO_SLOTS = ("-np", "2", "--no-kv-unified")
 WITHOUT_MOVING = {"LLAMA_ARG_CACHE_IDLE_SLOTS": "0"}
 ROUTES = (Endpoint.OPENAI_CHAT, Endpoint.ANTHROPIC_MESSAGES, Endpoint.CHAT)
@@ -236,6 +240,26 @@ async def test_conversation_goes_on_after_a_stop(
     [restored] = home.of(ConversationRestored)
     assert restored.cached_tokens == again.cached_tokens
     assert not home.of(ConversationUnsaved)
+
+
+async def test_no_answer_after_a_stop_is_another_than_a_cold_one(home: Home) -> None:
+    """`HEARTH_EXAMPLES=20` is a hundred stops."""
+    chance = random.Random(EXAMPLES)
+    compared = 0
+    for number in range(STOPS * EXAMPLES):
+        if number % TURNS == 0:
+            talk = [opening(number)]
+        async with home.server() as server:
+            # before it, since the server gives them the slot that begins alike
+            cold = [await server.ask("", *talk, cache_prompt=False) for _ in range(2)]
+            said = await server.ask("a", *talk)
+        if cold[0].text == cold[1].text:
+            compared += 1
+            assert said.text == cold[0].text
+        if number % TURNS:
+            assert said.cached_tokens > 800
+        talk = [*talk, said.text, opening(number, chance.randint(1, 9))]
+    assert compared > 0
 
 
 async def test_each_of_two_slots_is_saved_and_restored(home: Home) -> None:

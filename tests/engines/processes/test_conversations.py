@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
 import random
 import signal
@@ -10,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +33,14 @@ from hearth.events import (
     ConversationRestored,
     ConversationsSaved,
     ConversationUnsaved,
+    ItemInterrupted,
     ItemResumed,
+    ItemStreaming,
 )
 from hearth.gateway import Gateway
 from tests.engines.llamacpp.gguf import LETTERS, WORDS, write_model
 from tests.engines.processes.house import left, some_ports
+from tests.support.examples import EXAMPLES
 from tests.support.home import house_settings
 from tests.support.patience import until
 from tests.support.places import ROOT
@@ -46,6 +52,8 @@ AS_HOUSE = {"X-Task-Type": "chat_router"}
 COLD: Any = {"temperature": 1e-6}
 """Who asks for 0 is replayed first."""
 MANY_TOKENS = 20_000
+TOKENS = 3_000
+PATHS = ("/v1/chat/completions", "/v1/messages", "/api/chat", "/api/generate")
 TURNS = [{"role": "assistant", "content": "house"}, {"role": "user", "content": "and"}]
 
 
@@ -177,6 +185,60 @@ async def test_interrupted_stream_goes_on_from_its_slot(file: Path, tmp_path: Pa
         [restored] = door.events.of(ConversationRestored)
         assert restored.cached_tokens > 700
         assert (await door.stream(ONE, long(1), [], len(text))).startswith(text)
+
+
+async def text_of(door: Door, path: str, seed: int) -> str:
+    """The streamed answer of this API."""
+    seen = list[str]()
+    asked: Any = {"model": ONE, "messages": long(seed), "stream": True, "temperature": 0}
+    asked |= {"max_tokens": TOKENS}
+    if path.startswith("/api/"):
+        asked["options"] = {"temperature": 0, "num_predict": TOKENS}
+    if path == "/api/generate":
+        asked |= {"prompt": long(seed)[0]["content"]}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(door.url + path, json=asked) as said,
+    ):
+        assert said.status == 200
+        async for line in said.content:
+            frame = line.removeprefix(b"data: ")
+            if frame.startswith(b"{"):
+                seen.append(piece_in(json.loads(frame)))
+    return "".join(seen)
+
+
+def piece_in(frame: Any) -> str:
+    """The text in a frame of any of them."""
+    assert "error" not in frame
+    chosen = [choice["delta"].get("content") or "" for choice in frame.get("choices", ())]
+    delta = frame.get("delta") or {}
+    message = (frame.get("message") or {}) if "done" in frame else {}
+    parts = (*chosen, delta.get("text", ""), message.get("content", ""), frame.get("response", ""))
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else ""
+
+
+def has_begun(door: Door, sequence: int) -> bool:
+    return any(event.sequence == sequence for event in door.events.of(ItemStreaming))
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_interrupted_streams_have_the_text_of_others(file: Path, tmp_path: Path, path: str):
+    """In each API, over a stop and a start; `HEARTH_EXAMPLES=20` interrupts twenty of each. Now and
+    then one ends before it is interrupted.
+    """
+    async with open_door(tmp_path, run_with(file, "-c", str(2 * MANY_TOKENS))) as door:
+        numbers = itertools.count()
+        while len(door.events.of(ItemInterrupted)) < EXAMPLES:
+            number = next(numbers)
+            whole = await text_of(door, path, number)
+            stream = asyncio.ensure_future(text_of(door, path, number))
+            begun = 3 * number + 2  # of each three requests the second
+            await door.events.until(partial(has_begun, door, begun))
+            await door.ask(TWO, long(99, 2), AS_HOUSE)
+            assert await stream == whole
+        assert len(door.events.of(ItemResumed)) == len(door.events.of(ItemInterrupted))
+        assert not door.events.of(ConversationUnsaved)
 
 
 async def test_nothing_is_saved_where_its_owner_does_not_want_it(file: Path, tmp_path: Path):
