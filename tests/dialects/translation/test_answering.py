@@ -177,3 +177,35 @@ def test_vectors_are_listed_in_the_order_of_the_inputs():
 def test_another_number_of_vectors_than_of_inputs_is_no_answer(path: Endpoint, data: list[Fields]):
     answer = json.dumps({"data": data}).encode()
     assert native_embedding(path, {**TWO, "prompt": "hi"}, answer, TOTAL_NS) is None
+
+
+def call_without_number(name: str, arguments: object, **fields: object) -> Fields:
+    function = {"name": name, "arguments": arguments}
+    return delta(tool_calls=[{"id": f"id_{name}", "function": function, **fields}])
+
+
+@pytest.mark.parametrize("number", [{}, {"index": 0}, {"index": None}])
+@pytest.mark.parametrize("arguments", ['{"x":1}', {"x": 1}])
+def test_calls_that_no_number_tells_apart_are_told_apart_by_their_ids(
+    number: Fields, arguments: object
+):
+    stream = frames(
+        call_without_number("f", arguments, **number),
+        call_without_number("g", arguments, **number),
+        delta("tool_calls"),
+    )
+    functions = [
+        line["message"]["tool_calls"][0]["function"] for line in said(Endpoint.CHAT, stream)[:2]
+    ]
+    assert [(one["name"], one["arguments"]) for one in functions] == [
+        ("f", {"x": 1}),
+        ("g", {"x": 1}),
+    ]
+
+
+def test_a_content_in_parts_is_thought_and_text():
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    parts = [delta(content=[thought]), delta(content=[{"type": "text", "text": "y"}])]
+    answer = whole(Endpoint.CHAT, frames(*parts, delta(content="es"), delta("stop")))
+    assert answer is not None
+    assert answer["message"] == {"role": "assistant", "content": "yes", "thinking": "hm"}

@@ -114,3 +114,56 @@ def test_an_error_takes_the_place_of_the_answer():
 )
 def test_a_request_streams_and_says_all_that_a_whole_answer_says(path: Endpoint, added: Fields):
     assert streaming_fields(ROUTES[path], {"stream": False, "n": 2}) == {"n": 2, **added}
+
+
+@pytest.mark.parametrize("number", [{}, {"index": 0}])
+def test_calls_that_no_number_tells_apart_stay_apart(number: Fields):
+    parts = [
+        delta(
+            tool_calls=[{**number, "id": name, "function": {"name": name, "arguments": {"x": 1}}}]
+        )
+        for name in "fg"
+    ]
+    stream = frames(*parts, delta("tool_calls"))
+    answer: Fields = dict(folded_answer(ROUTES[Endpoint.OPENAI_CHAT], stream))
+    assert answer["choices"][0]["message"]["tool_calls"] == [
+        {"id": name, "function": {"name": name, "arguments": '{"x":1}'}} for name in "fg"
+    ]
+
+
+def test_whatever_a_server_says_beside_the_text_is_kept():
+    first = delta(
+        content="y", annotations=[{"a": 1}], function_call={"name": "f", "arguments": '{"a"'}
+    )
+    second = delta("stop", content="es", annotations=[{"a": 2}], function_call={"arguments": ":1}"})
+    second["choices"][0]["stop_reason"] = "END"
+    answer: Fields = dict(folded_answer(ROUTES[Endpoint.OPENAI_CHAT], frames(first, second)))
+    [choice] = answer["choices"]
+    assert choice.pop("message") == {
+        "role": "assistant",
+        "content": "yes",
+        "annotations": [{"a": 1}, {"a": 2}],
+        "function_call": {"name": "f", "arguments": '{"a":1}'},
+    }
+    assert choice == {"index": 0, "finish_reason": "stop", "stop_reason": "END"}
+
+
+def test_a_content_in_parts_stays_in_parts():
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    stream = frames(delta(content=[thought]), delta(content="yes"), delta("stop"))
+    answer: Fields = dict(folded_answer(ROUTES[Endpoint.OPENAI_CHAT], stream))
+    content = [thought, {"type": "text", "text": "yes"}]
+    assert answer["choices"][0]["message"]["content"] == content
+
+
+def test_log_probabilities_of_a_text_completion_are_kept_in_their_old_form():
+    def chunk(token: str, reason: str | None = None) -> Fields:
+        logprobs = {"tokens": [token], "token_logprobs": [-1.0], "text_offset": [0]}
+        choice = {"index": 0, "text": token, "logprobs": logprobs, "finish_reason": reason}
+        return {"choices": [choice]}
+
+    stream = frames(chunk("a"), chunk("b", "length"))
+    answer: Fields = dict(folded_answer(ROUTES[Endpoint.OPENAI_COMPLETIONS], stream))
+    [choice] = answer["choices"]
+    assert (choice["text"], choice["logprobs"]["tokens"]) == ("ab", ["a", "b"])
+    assert choice["logprobs"]["token_logprobs"] == [-1.0, -1.0]

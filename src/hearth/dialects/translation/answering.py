@@ -22,6 +22,7 @@ from hearth.dialects.responses_writer import (
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.stream import CACHED_COUNT, MOST_NANOSECONDS, count_in, fields_in
+from hearth.dialects.translation.call_parts import arguments_in, goes_on
 from hearth.dialects.writers import (
     AnswerPart,
     Generation,
@@ -49,14 +50,14 @@ class Chunks:
         self.is_over = False
         self._frames = WholeFrames(_ROUTE)
         self._reason: str | None = None
-        self._calls: dict[int, _Call] = {}
+        self._call: _Call | None = None
         self._usage: JsonObject = {}
         self._timings: JsonObject = {}
 
     @property
     def is_in_call(self) -> bool:
         """A tool call has begun that is not whole yet."""
-        return bool(self._calls)
+        return self._call is not None
 
     def feed(self, chunk: bytes) -> Iterator[AnswerPart]:
         """The parts of the answer that are whole now."""
@@ -77,14 +78,16 @@ class Chunks:
         if choice is None or self.error:
             return
         delta = _object(at(choice, ("delta",)))
-        for call in _list(delta.get("tool_calls")):
-            index = _index(call)
-            if index not in self._calls:
-                yield from self._take_calls()
-                self._calls[index] = _Call()
-            self._calls[index].add(call)
+        for call in map(_object, _list(delta.get("tool_calls"))):
+            if self._call is None or not self._call.takes(call):
+                yield from self._whole_call()
+                self._call = _Call(call)
+            self._call.add(call)
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         text = delta.get("content", at(choice, ("text",))) or delta.get("refusal")
+        if isinstance(text, list):
+            thought = thought or _thought_in(text)
+            text = _text_in(text)
         if isinstance(thought, str) and thought:
             yield TextPart(text=thought, thinking=True)
         if isinstance(text, str) and text:
@@ -92,13 +95,14 @@ class Chunks:
             yield TextPart(text=text, logprobs=[_without_id(entry) for entry in logprobs])
         reason = at(choice, ("finish_reason",))
         if isinstance(reason, str):
-            yield from self._take_calls()
+            yield from self._whole_call()
             self._reason = _REASONS.get(reason, reason)
 
-    def _take_calls(self) -> Iterator[AnswerPart]:
-        for call in self._calls.values():
+    def _whole_call(self) -> Iterator[AnswerPart]:
+        call = self._call
+        self._call = None
+        if call is not None:
             yield call.whole()
-        self._calls.clear()
 
     def done(self, total_ns: int, parts: list[AnswerPart] | None = None) -> Generation:
         """The end of the answer; `total_ns`: what it took as a whole."""
@@ -119,13 +123,18 @@ class Chunks:
 class _Call:
     """A tool call that comes bit by bit."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: JsonObject) -> None:
+        self._first = first
         self._id = self._name = self._arguments = ""
 
-    def add(self, call: JsonValue) -> None:
-        self._id = self._id or _string(at(call, ("id",)))
-        self._name += _string(at(call, ("function", "name")))
-        self._arguments += _string(at(call, ("function", "arguments")))
+    def takes(self, part: JsonObject) -> bool:
+        """It is a part of this call."""
+        return goes_on(self._first, part)
+
+    def add(self, part: JsonObject) -> None:
+        self._id = self._id or _string(part.get("id"))
+        self._name += _string(at(part, ("function", "name")))
+        self._arguments += arguments_in(at(part, ("function", "arguments")))
 
     def whole(self) -> ToolCall:
         arguments = decoded_arguments(self._arguments)
@@ -255,6 +264,16 @@ def _without_id(entry: JsonValue) -> JsonValue:
     if isinstance(tops := kept.get("top_logprobs"), list):
         kept["top_logprobs"] = [_without_id(top) for top in tops]
     return kept
+
+
+def _text_in(parts: JsonValue) -> str:
+    """The texts of a content that comes in parts, as of Mistral's models that think."""
+    return "".join([_string(at(part, ("text",))) for part in _list(parts)])
+
+
+def _thought_in(parts: JsonValue) -> str:
+    thoughts = (at(part, ("thinking",)) for part in _list(parts))
+    return "".join([_string(one) or _text_in(one) for one in thoughts])
 
 
 def _nanoseconds(timings: JsonObject, name: str) -> int:

@@ -13,6 +13,7 @@ from hearth.dialects.claude_answer import assembled
 from hearth.dialects.frames import at, frames_in
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.routes import Endpoint, Route
+from hearth.dialects.translation.call_parts import arguments_in, goes_on
 
 _OF_CHUNKS = frozenset({"choices", "object", "usage", "timings"})
 
@@ -66,62 +67,80 @@ def _completed(
 
 
 def _add_text(choice: JsonObject, part: JsonObject) -> None:
-    _add_entries(choice, part.get("logprobs"))
     choice["text"] = f"{choice.get('text') or ''}{part.get('text') or ''}"
-    choice["finish_reason"] = part.get("finish_reason") or choice.get("finish_reason")
+    _add_others(choice, part, but="text")
 
 
 def _add_delta(choice: JsonObject, part: JsonObject) -> None:
-    delta = part.get("delta")
-    for name, one in delta.items() if isinstance(delta, dict) else ():
+    message = choice.setdefault("message", {})
+    for name, one in _object(part.get("delta")).items() if isinstance(message, dict) else ():
         if name == "tool_calls":
-            _add_calls(choice, one)
-        elif name == "role":
+            _add_calls(message, one)
+        elif one is not None:
+            message[name] = one if name == "role" else _joined(message.get(name), one)
+    _add_others(choice, part, but="delta")
+
+
+def _joined(before: JsonValue, one: JsonValue) -> JsonValue:
+    """What a field has come to: texts and lists grow, also inside of objects. A content may change
+    from parts to plain text.
+    """
+    match before, one:
+        case str(), str():
+            return f"{before}{one}"
+        case dict(), dict():
+            names = {**before, **one}
+            return {name: _joined(before.get(name), one.get(name)) for name in names}
+        case list(), list():
+            return [*before, *one]
+        case list(), str():
+            return [*before, {"type": "text", "text": one}] if one else before
+        case str(), list():
+            return [{"type": "text", "text": before}, *one] if before else one
+    return before if one is None else one
+
+
+def _add_others(choice: JsonObject, part: JsonObject, *, but: str) -> None:
+    """What is said beside the text: log probabilities of the tokens, and how it ended."""
+    for name, one in part.items():
+        if name == "logprobs" and isinstance(one, dict):
+            choice[name] = _joined(choice.get(name), one)
+        elif name not in (but, "index", "logprobs") and one is not None:
             choice[name] = one
-        elif isinstance(one, str):
-            choice[name] = f"{choice.get(name) or ''}{one}"
-    _add_entries(choice, part.get("logprobs"))
-    choice["finish_reason"] = part.get("finish_reason") or choice.get("finish_reason")
+    choice.setdefault("finish_reason", None)
 
 
-def _add_entries(choice: JsonObject, logprobs: JsonValue) -> None:
-    """Log probabilities of the tokens."""
-    entries = at(logprobs, ("content",))
-    if isinstance(entries, list):
-        before = at(choice, ("logprobs", "content"))
-        known = before if isinstance(before, list) else []
-        choice["logprobs"] = {"content": [*known, *entries]}
-
-
-def _add_calls(choice: JsonObject, parts: JsonValue) -> None:
-    known = choice.setdefault("tool_calls", [])
+def _add_calls(message: JsonObject, parts: JsonValue) -> None:
+    if not isinstance(parts, list):
+        return
+    known = message.setdefault("tool_calls", [])
     calls = known if isinstance(known, list) else []
-    for part in parts if isinstance(parts, list) else ():
-        index = at(part, ("index",))
-        call = next((one for one in calls if at(one, ("index",)) == index), None)
+    for part in parts:
         if not isinstance(part, dict):
             continue
-        if not isinstance(call, dict):
-            calls.append({**part, "function": dict(_object(part.get("function")))})
+        begun = (call for call in reversed(calls) if isinstance(call, dict))
+        call = next((one for one in begun if goes_on(one, part)), None)
+        said = _object(part.get("function"))
+        written = {**said, "arguments": arguments_in(said.get("arguments"))}
+        if call is None:
+            calls.append({**part, "function": written})
             continue
         function = _object(call.get("function"))
-        for name, one in _object(part.get("function")).items():
+        for name, one in written.items():
             function[name] = f"{function.get(name) or ''}{one or ''}"
 
 
 def _message(choice: JsonObject) -> JsonObject:
     """The choice of a whole answer."""
-    calls = choice.pop("tool_calls", None)
-    outside = ("index", "finish_reason", "logprobs")
-    message = {name: one for name, one in choice.items() if name not in outside}
+    message = _object(choice.get("message"))
+    calls = message.pop("tool_calls", None)
     content = message.pop("content", None) or (None if calls else "")
     whole: JsonObject = {"role": "assistant", "content": content, **message}
     if isinstance(calls, list):
         whole["tool_calls"] = [
             {name: one for name, one in _object(call).items() if name != "index"} for call in calls
         ]
-    around: JsonObject = {name: choice[name] for name in outside if name in choice}
-    return {**around, "message": whole}
+    return {**choice, "message": whole}
 
 
 def _response(frames: Iterator[JsonObject]) -> JsonObject:
