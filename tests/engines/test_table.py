@@ -95,3 +95,36 @@ async def test_what_is_on_the_card_is_of_those_that_are_there():
     table = EngineTable(rows)
     assert [model.name for model in await table.resident_on_card()] == ["m"]
     assert table.processes.search("echo")
+
+
+async def test_a_tag_is_taken_in_any_case():
+    ollama, server = fake("a:latest"), StayingEngine("B")
+    table = EngineTable([Row(name="cards", engine=ollama), Row(name="big", engine=server)])
+    await listing(table)
+    for written, own in (("A:LATEST", "a:latest"), ("b:Latest", "B")):
+        assert table.canonical(written) == table.canonical(written.partition(":")[0])
+        assert table.own_name(written) == own
+
+
+async def test_a_name_that_one_row_is_asked_by_stays_that_of_another_row_s_model():
+    first, second = StayingEngine("llama", "m"), StayingEngine("llama")
+    rows = [Row(name="one", engine=first), Row(name="two", engine=second)]
+    table = EngineTable(rows, assigned={"big": "two"}, upstream={"big": "llama"})
+    assert await listing(table) == ["llama", "m", "big"]
+    assert [table.of(name) for name in ("llama", "big")] == [first, second]
+    assert [model.name for model in await table.resident("one")] == ["llama", "m"]
+    assert [model.name for model in await table.resident("two")] == ["big"]
+    assert [table.called(row, "llama") for row in rows] == ["llama", "big"]
+
+
+@pytest.mark.parametrize("own", ["hermes", "hermes:latest", "library/Hermes"])
+async def test_the_name_at_an_ollama_may_be_written_without_its_tag(own: str):
+    ollama, server = fake("hermes:latest"), StayingEngine("B")
+    ollama.appear("hermes:latest")
+    rows = [Row(name="cards", engine=ollama), Row(name="big", engine=server)]
+    table = EngineTable(rows, upstream={"chat": own})
+    assert await listing(table) == ["chat", "B"]
+    assert table.called(rows[0], "hermes:latest") == "chat"
+    assert [model.name for model in await table.resident("cards")] == ["chat"]
+    only = EngineTable([rows[0]], upstream={"chat": own})
+    assert await listing(only) == ["chat:latest"]

@@ -125,7 +125,8 @@ class EngineTable:
         """The spelling, and the same in lower case."""
         spelled = (row.engine.canonical(name) for row in self.rows.values())
         changed = next((each for each in spelled if each != name), name)
-        common = changed.removesuffix(DEFAULT_TAG)
+        is_default = changed.lower().endswith(DEFAULT_TAG)
+        common = changed[: -len(DEFAULT_TAG)] if is_default else changed
         return common, common.lower()
 
     def _key(self, name: str) -> str:
@@ -174,8 +175,17 @@ class EngineTable:
 
     def called(self, row: Row, own_name: str) -> str:
         """What callers call a model that a row lists."""
-        names = (name for name, own in self._upstream.items() if own.lower() == own_name.lower())
-        return next((name for name in names if self.row_of(name) is row), own_name)
+        return self._callers(row).get(own_name.lower(), own_name)
+
+    def _callers(self, row: Row) -> dict[str, str]:
+        """What callers call those models of a row for which the owner has written another name, by
+        the row's own names in lower case.
+        """
+        return {
+            row.engine.canonical(own).lower(): name
+            for name, own in self._upstream.items()
+            if self._assigned.get(name, row.name) == row.name
+        }
 
     def wire_name(self, written: str) -> str:
         """What is written in a request in place of what its caller wrote; the same where the engine
@@ -250,7 +260,7 @@ class EngineTable:
 
     def _renamed(self, row: Row, models: tuple[InstalledModel, ...]) -> list[InstalledModel]:
         """The models of a row under the names that callers use."""
-        callers = {own.lower(): name for name, own in self._upstream.items()}
+        callers = self._callers(row)
         return [
             replace(
                 model,
@@ -273,7 +283,7 @@ class EngineTable:
         models = await row.engine.resident()
         if self.is_plain:
             return models
-        callers = {own.lower(): each for each, own in self._upstream.items()}
+        callers = self._callers(row)
         return tuple(
             replace(model, name=callers.get(model.name.lower()) or self.canonical(model.name))
             for model in models
