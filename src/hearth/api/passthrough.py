@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import cast
@@ -22,6 +22,7 @@ from hearth.engines.table import Row
 from hearth.errors import (
     BackendError,
     BackendProtocolError,
+    BackendTimeout,
     BackendUnreachable,
     HearthError,
     NotServed,
@@ -41,9 +42,13 @@ _ALIAS_FOR = "alias_for"
 """Marks an alias; its models, as far as they are installed."""
 _SHOW = "/api/show"
 _ONE_MODEL = "/v1/models/"
+_NAME_FIELDS = ("model", "name", "source", "from")
+"""Of bodies of routes that run no model: fields that name one."""
 _SHOW_BYTES = 64 * 1024
 """A body that asks about a model is shorter."""
 _LIST_BYTES = 16 * MIB
+LIST_TIMEOUT_S = 5.0
+"""An engine that has not sent its list within this is left out of the list of all."""
 
 
 class Passthrough:
@@ -128,6 +133,7 @@ class Passthrough:
     async def _merge(self, call: BackendCall, request: Request) -> None:
         """Answer with the lists of all engines that answer, as one. Raises BackendError."""
         gateway = self._gateway
+        call = replace(call, method="GET")  # what a HEAD asks for has to be counted, too
         rows = [row for row in gateway.answering if request.path in row.engine.addresses]
         asked = await asyncio.gather(
             *(self._list_of(row, call) for row in rows), return_exceptions=True
@@ -155,14 +161,14 @@ class Passthrough:
         """
         path = call.path.partition("?")[0]
         part, key = _MERGED[path]
-        exchange = await row.engine.open(call)
         try:
-            content = await _whole(exchange, "list of models")
-        finally:
-            exchange.close()
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                status, content = await _read(row.engine, call)
+        except TimeoutError as error:
+            raise BackendTimeout from error
         listed = await asyncio.to_thread(_object_in, content)
         entries = None if listed is None else listed.get(part)
-        if exchange.status != HTTPStatus.OK or listed is None or not isinstance(entries, list):
+        if status != HTTPStatus.OK or listed is None or not isinstance(entries, list):
             raise BackendProtocolError(f"{row.engine.title} answered with no list of models.")
         engines = self._gateway.engines
         named: list[JsonValue] = []
@@ -182,7 +188,7 @@ class Passthrough:
         named = {name: gateway.aliases.installed(aliases[name]) for name in aliases}
         canonical = gateway.engines.canonical
         hidden = gateway.models_elsewhere.union(canonical(name).lower() for name in aliases)
-        return await asyncio.to_thread(_changed, content, path, hidden, named)
+        return await asyncio.to_thread(_changed, content, path, hidden, named, canonical)
 
     def _engine_for(self, call: BackendCall, request: Request) -> tuple[Engine, BackendCall]:
         """Who answers, and what it is asked: the engine of the model that the request is about,
@@ -192,19 +198,30 @@ class Passthrough:
         if engines.is_single:
             return engines.first.engine, call
         pattern = request.path
-        model = _model_in(call.body)
+        asked = _asked_in(call.body)
+        field, model = self._known_of(asked)
         if request.path.startswith(_ONE_MODEL):
             pattern = f"{_ONE_MODEL}{{model:path}}"
             model = request.path.removeprefix(_ONE_MODEL)
             call = replace(call, path=_ONE_MODEL + engines.own_name(model))
         elif model and engines.own_name(model) != model:
-            asked = _object_in(call.body) or {}
-            field = next(name for name in asked if name.lower() in {"model", "name"})
             call = replace(call, body=encode({**asked, field: engines.own_name(model)}))
         row = engines.row_of(model) if model else engines.first
-        rows = (row, *engines.rows.values())
+        first = (row,) if model else self._gateway.answering
+        rows = (*first, *engines.rows.values())
         served = (each.engine for each in rows if pattern in each.engine.addresses)
         return next(served, row.engine), call
+
+    def _known_of(self, asked: JsonObject) -> tuple[str, str]:
+        """The field that names an installed model, else the first that names any, and the name."""
+        named = [
+            (field, name)
+            for wanted in _NAME_FIELDS
+            for field, name in asked.items()
+            if field.lower() == wanted and isinstance(name, str)
+        ]
+        installed = (each for each in named if self._gateway.name_of(each[1]) is not None)
+        return next(installed, named[0] if named else ("", ""))
 
     async def _forward(self, call: BackendCall, request: Request) -> None:
         engine, call = self._engine_for(call, request)
@@ -249,6 +266,15 @@ class Passthrough:
         raise NotServed(f"Hearth does not serve this path. Send the request to {title} itself.")
 
 
+async def _read(engine: Engine, call: BackendCall) -> tuple[int, bytes]:
+    """The status and the body of an engine's list. Raises BackendError."""
+    exchange = await engine.open(call)
+    try:
+        return exchange.status, await _whole(exchange, "list of models")
+    finally:
+        exchange.close()
+
+
 async def _whole(exchange: Exchange, what: str) -> bytes:
     content = bytearray()
     while chunks := await exchange.take():
@@ -259,20 +285,28 @@ async def _whole(exchange: Exchange, what: str) -> bytes:
 
 
 def _changed(
-    body: bytes, path: str, hidden: frozenset[str], aliases: Mapping[str, Sequence[str]]
+    body: bytes,
+    path: str,
+    hidden: frozenset[str],
+    aliases: Mapping[str, Sequence[str]],
+    canonical: Callable[[str], str],
 ) -> bytes:
     """A list of models without those that run elsewhere or have the name of an alias, and with the
-    aliases of installed models, each as the first of these; else as it came.
+    aliases of installed models, each as the first of these that is listed; else as it came.
     """
     part, key = _LISTS[path]
     try:
         listed = json.loads(body)
-        here = [each for each in listed[part] if each[key].lower() not in hidden]
-        known = {each[key].lower(): each for each in here}
+        here = [each for each in listed[part] if canonical(each[key]).lower() not in hidden]
+        known = {canonical(each[key]).lower(): each for each in here}
+        first = {
+            alias: next((known[name.lower()] for name in models if name.lower() in known), None)
+            for alias, models in aliases.items()
+        }
         listed[part] = here + [
-            known[models[0].lower()] | dict.fromkeys(_NAMES[path], name) | {_ALIAS_FOR: models}
-            for name, models in aliases.items()
-            if models and models[0].lower() in known
+            each | dict.fromkeys(_NAMES[path], alias) | {_ALIAS_FOR: aliases[alias]}
+            for alias, each in first.items()
+            if each is not None
         ]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return body
@@ -286,9 +320,14 @@ def _capabilities(shown: JsonObject) -> list[JsonValue]:
 
 def _model_in(content: bytes) -> str:
     """The model that a body of `/api/show` names; empty where it names none."""
-    asked = _object_in(content) if len(content) <= _SHOW_BYTES else None
-    model = None if asked is None else lookup(asked, "model") or lookup(asked, "name")
+    asked = _asked_in(content)
+    model = lookup(asked, "model") or lookup(asked, "name")
     return model if isinstance(model, str) else ""
+
+
+def _asked_in(content: bytes) -> JsonObject:
+    """The fields of a body of a route that runs no model; none of one that is too long."""
+    return (_object_in(content) if len(content) <= _SHOW_BYTES else None) or {}
 
 
 def _object_in(content: bytes) -> JsonObject | None:
