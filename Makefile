@@ -59,7 +59,7 @@ reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 
 ifeq ($(ARGS),ray)
 	@$(BIN)/python -m tests.reliability.ray_serve
 else
-	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_ENGINE_KILLS=50 HEARTH_PREEMPTED_STREAMS=500 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
+	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_ENGINE_KILLS=50 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
 		$(or $(ARGS),tests/scheduling tests/dialects tests/simulation tests/jobs tests/reliability tests/faults tests/dst tests/security tests/api tests/engines tests/gateway \
 		tests/execution/test_resuming.py tests/execution/test_every_token.py tests/queue/test_races.py tests/emulator/test_scheduling.py)
 	@$(if $(ARGS),,HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -s tests/soak)

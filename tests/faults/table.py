@@ -223,19 +223,6 @@ F-116 [gateway] it has scaled to nothing and takes minutes to start a machine ->
 F-117 [engines] it refuses its list, or answers it late -> its models stay as they were; an engine at rest is not woken by the question
 F-118 [engines, gateway] its address is gone -> its own models are away, others go on
 F-119 [gateway] a name comes to mean a model on other machines while a request waits that may not leave -> 403, and nothing is sent
-
-# A server of Hearth's own
-F-120 [engines] its command does not exist, ends at once, never gets ready, listens elsewhere, forks away, lacks a variable -> the caller
-    gets the reason, nothing is left, other models go on
-F-121 [engines] another program listens on its port -> before the start the port is passed over, after it the error names it
-F-122 [engines] it ends by itself, is killed, or stops listening while it lives -> reported and ended; streams go on in the next process
-F-123 [engines, scheduling] it fails again and again -> left alone for a minute, later for up to half an hour; callers hear why at once,
-    nothing is unloaded for it
-F-124 [engines] it ignores SIGTERM, or its children leave it and their session -> killed after its grace, until nothing is left; when a
-    load is cut, at once
-F-125 [engines] it writes a gigabyte of log -> its last lines are kept; it is slowed down
-F-126 [engines, reliability] kill -9 of the gateway while servers start, serve and stop; of the guard; of both -> nothing is left within
-    the grace and half a second; after the death of both, once the next gateway starts
 """
 """A row is `key [folders] fault -> what must hold`; four spaces continue a line."""
 _ROW = re.compile(r"(F-\d+) \[(.*?)\] (.*?) -> (.*)")

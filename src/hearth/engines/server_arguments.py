@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 
 _OF_ONE_RUN = frozenset({"--port", "--host"})
 """Arguments that differ each time the same model is started."""
-_SLOTS = frozenset({"--parallel", "-np"})
-_COUNT = re.compile(r"[1-9][0-9]{0,2}")
+MOST_SLOTS = 1024
+MOST_CONTEXT_TOKENS = 2**31
+
+
+def number_in(arguments: Sequence[str], most: int, *names: str) -> int | None:
+    """The number behind one of these flags; None where there is none above 0."""
+    for name, given in pairwise(arguments):
+        if name in names and given.isascii() and given.isdigit() and 0 < int(given) <= most:
+            return int(given)
+    return None
 
 
 def slots_in(arguments: Sequence[str]) -> int | None:
     """Requests that it serves at the same time; None where that is left to it."""
-    given = (after for name, after in pairwise(arguments) if name in _SLOTS)
-    return next((int(count) for count in given if _COUNT.fullmatch(count)), None)
+    return number_in(arguments, MOST_SLOTS, "--parallel", "-np")
 
 
 def lasting(arguments: Sequence[str]) -> list[str]:

@@ -31,6 +31,8 @@ LIST_INTERVAL_S = 1.0
 """The list of models is read at most this often for names that are not in it."""
 LONG_LIST = 1_000
 """A longer list of models is taken in beside the event loop."""
+FIRST_LOOK_S = 3.0
+"""With several engines, how long a start waits for one that says nothing."""
 SHOW_INTERVAL_S = 60.0
 """How soon a model server is asked again what a model can do, where it did not say."""
 
@@ -65,7 +67,7 @@ class BackendWatch:
         self._listing = asyncio.Lock()
         self._asked_at = -inf
         self._answered = False
-        self._showing = asyncio.Lock()
+        self._showing = {name: asyncio.Lock() for name in engines.rows}
         self._shown: dict[str, tuple[float, frozenset[str] | None]] = {}
         """By digest: when a model server was asked what the model can do, and what it answered."""
         self._missing_home = ""
@@ -192,15 +194,18 @@ class BackendWatch:
             )
 
     async def _list_again(self) -> bool:
-        """Read the lists of models unless that was done a moment ago.
+        """Read the lists of models unless that was done a moment ago, or since this was called.
 
-        False where no model server answered.
+        Of those that are known not to answer only where none does. False where no model server
+        answered.
         """
+        came_at = self._clock.monotonic()
         async with self._listing:
             now = self._clock.monotonic()
-            if now - self._asked_at >= LIST_INTERVAL_S:
+            if self._asked_at < came_at and now - self._asked_at >= LIST_INTERVAL_S:
                 self._asked_at = now
-                self._answered = any(await asyncio.gather(*map(self._lists, self.watches)))
+                up = [name for name, watch in self.watches.items() if watch.up] or self.watches
+                self._answered = any(await asyncio.gather(*map(self._lists, up)))
             return self._answered
 
     async def _lists(self, name: str) -> bool:
@@ -227,7 +232,7 @@ class BackendWatch:
 
     async def _shown_of(self, model: InstalledModel, watch: EngineWatch) -> frozenset[str] | None:
         key = model.digest or model.name
-        async with self._showing:
+        async with self._showing[watch.row.name]:
             now = self._clock.monotonic()
             asked_at, has = self._shown.get(key, (-inf, None))
             if has is None and now - asked_at >= SHOW_INTERVAL_S and watch.up:
@@ -305,8 +310,9 @@ class BackendWatch:
                 group.create_task(watch.run(), name=f"watch {name}")
 
     async def look(self) -> None:
-        """One look at all of them."""
-        await asyncio.gather(*(watch.look() for watch in self.watches.values()))
+        """One look at all of them; of several, at those that answer within `FIRST_LOOK_S`."""
+        within_s = None if self._engines.is_single else FIRST_LOOK_S
+        await asyncio.gather(*(watch.look_within(within_s) for watch in self.watches.values()))
 
     async def refresh_installed(self, name: str) -> None:
         """Read the list of models of a row, by which the scheduler knows those that the owner has

@@ -7,6 +7,7 @@ work, which the executor's first-byte timeout watches.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Protocol
@@ -107,6 +108,14 @@ class EngineWatch:
                 if self.up
                 else DOWN_CHECK_INTERVAL_S
             )
+
+    async def look_within(self, within_s: float | None) -> None:
+        """One look; an engine that has not answered within this time is taken for down."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self.look()
+        except TimeoutError:
+            self._went_down(BackendTimeout())
 
     async def look(self) -> None:
         """One look, reported as facts and events."""

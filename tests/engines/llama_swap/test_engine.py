@@ -125,8 +125,3 @@ async def test_a_probe_is_answered_by_a_model_that_works_and_not_by_one_that_han
         process.held = 0
         assert not await engine.probe("a", UNPINNED, 0.05)
         await until(lambda: process.running == 0)
-
-
-async def test_the_memory_of_processes_on_another_machine_is_unknown():
-    async with aclosing(engine_at("http://192.0.2.1:8080")) as engine:
-        assert await engine.memory_mib() is None

@@ -72,9 +72,8 @@ def _add_text(choice: JsonObject, part: JsonObject) -> None:
 
 
 def _add_delta(choice: JsonObject, part: JsonObject) -> None:
-    message = _object(choice.get("message"))
-    choice["message"] = message
-    for name, one in _object(part.get("delta")).items():
+    message = choice.setdefault("message", {})
+    for name, one in _object(part.get("delta")).items() if isinstance(message, dict) else ():
         if name == "tool_calls":
             _add_calls(message, one)
         elif one is not None:
@@ -86,20 +85,19 @@ def _joined(before: JsonValue, one: JsonValue) -> JsonValue:
     """What a field has come to: texts and lists grow, also inside of objects. A content may change
     from parts to plain text.
     """
-    if isinstance(before, dict) and isinstance(one, dict):
-        names = {**before, **one}
-        return {name: _joined(before.get(name), one.get(name)) for name in names}
-    if isinstance(before, str) and isinstance(one, str):
-        return before + one
-    if isinstance(before, list) or isinstance(one, list):
-        return [*_parts(before), *_parts(one)]
+    match before, one:
+        case str(), str():
+            return f"{before}{one}"
+        case dict(), dict():
+            names = {**before, **one}
+            return {name: _joined(before.get(name), one.get(name)) for name in names}
+        case list(), list():
+            return [*before, *one]
+        case list(), str():
+            return [*before, {"type": "text", "text": one}] if one else before
+        case str(), list():
+            return [{"type": "text", "text": before}, *one] if before else one
     return before if one is None else one
-
-
-def _parts(given: JsonValue) -> list[JsonValue]:
-    if isinstance(given, list):
-        return given
-    return [{"type": "text", "text": given}] if isinstance(given, str) and given else []
 
 
 def _add_others(choice: JsonObject, part: JsonObject, *, but: str) -> None:

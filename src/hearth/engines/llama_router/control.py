@@ -21,11 +21,10 @@ from hearth.engines.digests import Digests
 from hearth.engines.llama_router.events import LoadEvents
 from hearth.engines.llama_router.models import IN_MEMORY, LOADING, RouterModel, models_in
 from hearth.engines.llama_router.traits import ARGUMENTS
-from hearth.engines.llama_server.control import MOST_SLOTS
 from hearth.engines.openai_server.calls import Place
 from hearth.engines.openai_server.orders import Orders
 from hearth.engines.openai_server.questions import Questions
-from hearth.engines.server_arguments import lasting, slots_in
+from hearth.engines.server_arguments import MOST_SLOTS, lasting, slots_in
 from hearth.errors import (
     BackendError,
     BackendProtocolError,

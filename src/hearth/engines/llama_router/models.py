@@ -44,7 +44,7 @@ class RouterModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.name, *self.aliases)))
+        return (self.name, *self.aliases)
 
     @property
     def capabilities(self) -> frozenset[str]:

@@ -177,7 +177,6 @@ class Run:
         finally:
             look.cancel()
             await asyncio.wait((look,))
-            look.add_done_callback(_seen)
         if self._stop.done():
             return False
         if self.tree.exit.done():
