@@ -309,6 +309,88 @@ async def test_an_error_within_a_stream_ends_it(path: str):
         assert tail.ending().reported_error
 
 
+WHOLE: Fields = {
+    "object": "chat.completion",
+    "choices": [{"index": 0, "message": {"role": "assistant"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("path", IN_DIALECT)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_server_that_streams_nothing_is_answered_from(path: str, *, streams: bool):
+    answer = json.loads(json.dumps(WHOLE))
+    answer["choices"][0]["message"] |= {"content": "hey", "reasoning_content": "hm"}
+    async with before({CHAT: said(200, **answer)}) as (engine, _):
+        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=streams)
+        exchange = await engine.open(call)
+        body = b"".join(await read(exchange))
+        assert (exchange.status, b"hey" in body, b"hm" in body) == (200, True, True)
+        if streams:
+            tail = StreamTail(INFERENCE_ROUTES[path])
+            tail.feed(body)
+            assert (tail.ending().complete, tail.ending().usage.output_tokens) == (True, 2)
+
+
+async def test_calls_of_a_server_that_streams_nothing_are_numbered():
+    calls = [{"id": one, "function": {"name": one, "arguments": "{}"}} for one in "fg"]
+    answer = json.loads(json.dumps(WHOLE))
+    answer["choices"][0]["message"] |= {"content": None, "tool_calls": calls}
+    async with before({CHAT: said(200, **answer)}) as (engine, _):
+        stream = b"".join(await read(await engine.open(post(CHAT, "m", messages=HI, stream=True))))
+        first = json.loads(stream.split(b"\n\n")[0].removeprefix(b"data: "))
+        assert [one["index"] for one in first["choices"][0]["delta"]["tool_calls"]] == [0, 1]
+        assert first["object"] == "chat.completion.chunk"
+        status, native = await whole(engine, post(Endpoint.CHAT, "m", messages=HI, stream=False))
+        named = [one["function"]["name"] for one in native["message"]["tool_calls"]]
+        assert (status, named) == (200, ["f", "g"])
+
+
+@pytest.mark.parametrize("path", IN_DIALECT)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_error_with_status_200_is_one(path: str, *, streams: bool):
+    error = {"message": "the provider is away", "code": 503}
+    async with before({CHAT: said(200, error=error)}) as (engine, script):
+        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=streams)
+        status, answer = await whole(engine, call)
+        assert (status, "the provider is away" in json.dumps(answer)) == (503, True)
+        assert len(script.sent_to(CHAT)) == 1
+
+
+async def test_json_that_is_no_answer_is_described():
+    async with before({CHAT: said(200, fine=True)}) as (engine, _):
+        with pytest.raises(BackendProtocolError, match="neither a stream nor an answer"):
+            await engine.open(post(CHAT, "m", messages=HI))
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((500, b"Internal Server Error", "text/plain"), "Internal Server Error"),
+        ((400, b"<html>no</html>", "text/html"), "HTML"),
+        ((500, b"", "text/plain"), "the model server reported an error"),
+        (
+            said(422, detail=[{"loc": ["body", "messages", 0], "msg": "Field required"}]),
+            "messages.0: Field required",
+        ),
+    ],
+)
+async def test_an_error_that_has_no_form_is_quoted(answer: Answer, says: str):
+    async with before({CHAT: answer}) as (engine, _):
+        for path in (CHAT, Endpoint.CHAT):
+            status, error = await whole(engine, post(path, "m", messages=HI))
+            assert (status, says in json.dumps(error)) == (answer[0], True)
+
+
+@pytest.mark.parametrize("path", [path for path in IN_DIALECT if path != CHAT])
+async def test_a_part_that_cannot_be_read_leaves_no_hole_in_a_text(path: str):
+    broken = events(delta(content="a"), done=False) + b"data: {oops\n\n" + events(delta("stop"))
+    async with before({CHAT: (200, broken, SSE)}) as (engine, _):
+        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=False)
+        status, error = await whole(engine, call)
+        assert (status, "is no JSON" in json.dumps(error)) == (500, True)
+
+
 async def test_a_stream_without_its_last_word_has_an_end():
     frames = events(delta("stop", content="a"), done=False)
 

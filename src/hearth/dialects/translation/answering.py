@@ -68,7 +68,10 @@ class Chunks:
             if payload == b"[DONE]":
                 self.is_over = self._reason is not None
             else:
-                yield from self._parts(fields_in(payload))
+                fields = fields_in(payload)
+                if not fields and payload.startswith(b"{") and payload != b"{}":
+                    fields = {"error": "the model server sent a part of its answer that is no JSON"}
+                yield from self._parts(fields)
 
     def _parts(self, fields: JsonObject) -> Iterator[AnswerPart]:
         self.error = self.error or fields.get("error")

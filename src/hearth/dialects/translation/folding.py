@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from hearth.dialects.claude_answer import assembled
 from hearth.dialects.frames import at, frames_in
-from hearth.dialects.gojson import JsonObject, JsonValue
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.translation.call_parts import arguments_in, goes_on
 
@@ -35,6 +35,34 @@ def folded_answer(route: Route, stream: bytes) -> JsonObject:
     if failed is not None:
         return {"error": failed["error"]}
     return _FOLDS[route.path](iter(frames))
+
+
+def stream_of(answer: JsonObject) -> bytes:
+    """The stream that a whole answer of chat or text completions would be folded from."""
+    choices = answer.get("choices")
+    parts = [_part(choice) for choice in (choices if isinstance(choices, list) else ())]
+    kind = answer.get("object")
+    named = {"object": f"{kind}.chunk"} if kind == "chat.completion" else {}
+    head: JsonObject = {**answer, **named, "choices": [*parts]}
+    counted: JsonObject = {**head, "choices": [], "usage": head.pop("usage", None)}
+    chunks = [head, counted] if counted["usage"] else [head]
+    return b"".join(
+        [*[b"data: " + encode(chunk) + b"\n\n" for chunk in chunks], b"data: [DONE]\n\n"]
+    )
+
+
+def _part(choice: JsonValue) -> JsonObject:
+    """A choice as the one chunk of its stream."""
+    fields = dict(_object(choice))
+    if "message" not in fields:
+        return fields
+    message = _object(fields.pop("message"))
+    calls = message.get("tool_calls")
+    numbered: list[JsonValue] = [
+        {"index": number, **_object(call)}
+        for number, call in enumerate(calls if isinstance(calls, list) else ())
+    ]
+    return {**fields, "delta": {**message, **({"tool_calls": numbered} if numbered else {})}}
 
 
 def _chat(frames: Iterator[JsonObject]) -> JsonObject:

@@ -29,9 +29,10 @@ from hearth.dialects.translation.answering import (
     writer_for,
 )
 from hearth.dialects.translation.asking import asked_of
-from hearth.dialects.translation.folding import folded_answer, streaming_fields
+from hearth.dialects.translation.folding import folded_answer, stream_of, streaming_fields
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.continuations import Opens
+from hearth.engines.openai_server.error_text import error_text
 from hearth.engines.openai_server.exchanges import (
     EVENTS,
     JSON,
@@ -155,8 +156,25 @@ class OpenAiCalls:
         return body[: found.start(1)] + encode_name(name) + body[found.end(1) :]
 
     async def _streamed(self, route: Route, call: BackendCall) -> Exchange:
-        exchange = await self._passed(route, call)
+        exchange = await self._stream(route, call)
         return exchange if exchange.status >= HTTPStatus.BAD_REQUEST else CommentsApart(exchange)
+
+    async def _stream(self, route: Route, call: BackendCall) -> Exchange:
+        """What a request for a stream is answered. Some servers stream nothing, and some report an
+        error with status 200.
+        """
+        exchange = await self._passed(route, call)
+        kind = dict(exchange.headers).get(b"content-type", b"").lower()
+        if exchange.status >= HTTPStatus.BAD_REQUEST or not kind.startswith(b"application/json"):
+            return exchange
+        answer = await _read(await whole_body(exchange))
+        if answer.get("error"):
+            return _ready(route, {"error": answer["error"]})
+        if not isinstance(answer.get("choices"), list):
+            raise BackendProtocolError(
+                f"{self._place.title} answered {call.path} with neither a stream nor an answer"
+            )
+        return Ready(HTTPStatus.OK, stream_of(answer), EVENTS)
 
     async def _passed(self, route: Route, call: BackendCall) -> Exchange:
         """The server's own answer; an error in the words of the dialect that was asked."""
@@ -177,12 +195,11 @@ class OpenAiCalls:
 
     def _error(self, route: Route, exchange: Exchange, body: bytes) -> Ready:
         status = exchange.status
-        said = object_in(body)
-        message = _message_in(said)
+        message = error_text(body) or said_error(None)
         is_fault = status == HTTPStatus.INTERNAL_SERVER_ERROR
         if is_fault and self._mistakes.match(message):
             return failed(route, HTTPStatus.BAD_REQUEST, message)
-        if route.dialect == "openai" and isinstance(said.get("error"), dict):
+        if route.dialect == "openai" and isinstance(object_in(body).get("error"), dict):
             return Ready(status, body, exchange.headers)
         return failed(route, status, message, _retry_after(exchange.headers))
 
@@ -206,7 +223,7 @@ class OpenAiCalls:
             return await self._passed(route, call)
         asked = streaming_fields(route, fields)
         body = await made(len(call.body), lambda: encode(asked))
-        exchange = await self._passed(route, replace(call, body=body))
+        exchange = await self._stream(route, replace(call, body=body))
         if exchange.status >= HTTPStatus.BAD_REQUEST:
             return exchange
         stream = await whole_body(exchange)
@@ -246,7 +263,8 @@ class OpenAiCalls:
     async def _answered(self, route: Route, fields: JsonObject, asked: BackendCall) -> Exchange:
         """The answer to a translated call, in the caller's words."""
         began_at = self._clock.monotonic()
-        exchange = await self._passed(route, asked)
+        carry = self._passed if route.kind == "embed" else self._stream
+        exchange = await carry(route, asked)
         if exchange.status >= HTTPStatus.BAD_REQUEST:
             return exchange
 
@@ -288,7 +306,7 @@ class OpenAiCalls:
         asked = with_thoughts(fields, "reasoning", self.api.thoughts)
         status, said = await self.render(asked, headers)
         if status >= HTTPStatus.BAD_REQUEST:
-            return failed(_CHAT, status, _message_in(said))
+            return failed(_CHAT, status, error_text(encode(said)))
         return _rendering(fields.get("model"), said.get("prompt"))
 
     async def render(self, fields: JsonObject, headers: Headers) -> tuple[int, JsonObject]:
@@ -374,13 +392,6 @@ def _nothing(route: Route, model: str, wall_s: float) -> bytes:
 def _rendering(model: JsonValue, prompt: JsonValue) -> Ready:
     shown: JsonObject = {"model": model, "_debug_info": {"rendered_template": prompt}}
     return Ready(HTTPStatus.OK, encode(shown))
-
-
-def _message_in(said: JsonObject) -> str:
-    """What an error answer says, in any of the forms that servers have."""
-    texts = (at(said, ("error", "message")), said.get("error"), said.get("message"))
-    found = (text for text in (*texts, said.get("detail")) if isinstance(text, str) and text)
-    return next(found, said_error(None))
 
 
 def _retry_after(headers: Headers) -> Headers:

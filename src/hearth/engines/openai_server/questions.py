@@ -7,17 +7,15 @@ from http import HTTPStatus
 
 from hearth.dialects.frames import at, object_in
 from hearth.dialects.gojson import JsonObject
-from hearth.dialects.translation.answering import said_error
 from hearth.engines.data_path import DataPath
 from hearth.engines.openai_server.calls import Place, made
+from hearth.engines.openai_server.error_text import error_text
 from hearth.engines.openai_server.exchanges import whole_body
 from hearth.engines.port import Exchange
 from hearth.errors import BackendProtocolError, BackendTimeout
 from hearth.types import BackendCall, frozen
 
 MAX_BODY_BYTES = 16 * 1024**2
-MOST_QUOTED = 200
-"""Characters of a text that is no JSON which are shown to the owner."""
 
 
 @frozen
@@ -35,12 +33,7 @@ class Said:
     @property
     def error(self) -> str:
         """Its error, or the first line of a text in its place."""
-        if (error := self.fields.get("error")) is not None:
-            return said_error(error)
-        if self.body.lstrip().startswith(b"<"):
-            return "HTML"
-        lines = self.body.decode("utf-8", "replace").strip().splitlines()
-        return (lines or [""])[0][:MOST_QUOTED]
+        return error_text(self.body)
 
 
 async def said_in(exchange: Exchange) -> Said:
