@@ -100,8 +100,9 @@ def _add_text(choice: JsonObject, part: JsonObject) -> None:
 
 
 def _add_delta(choice: JsonObject, part: JsonObject) -> None:
-    message = choice.setdefault("message", {})
-    for name, one in _object(part.get("delta")).items() if isinstance(message, dict) else ():
+    message = _object(choice.get("message"))
+    choice["message"] = message
+    for name, one in _object(part.get("delta")).items():
         if name == "tool_calls":
             _add_calls(message, one)
         elif one is not None:
