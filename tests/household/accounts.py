@@ -16,7 +16,7 @@ from tests.soak.callers import Ended
 
 CUT_S = 30.0
 """So long before a request was sent may be what it was cut off by: a gateway that starts."""
-DOWN_S = 120.0
+DOWN_S = 60.0
 """And so long what it was refused for: a model that is loaded again on a busy machine."""
 
 

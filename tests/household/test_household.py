@@ -76,11 +76,12 @@ def report(home: Household, members: Members, kept: Counter[str], stopped_s: flo
     deaths = Counter("gateway" if who == "gateway" else "engine" for _, who in home.deaths)
     ends = Counter(ended.end for ended in members.ends)
     kinds = Counter(ended.name for ended in members.ends if ended.end == "whole")
+    why = Counter(ended.said[:60] for ended in members.ends if ended.end in ("told", "refused"))
     seen = {event: len(home.said(event)) for event in EVENTS}
     sys.stdout.write(
         f"\n{MINUTES:g} minutes: {dict(deaths)} killed; {len(members.ends)} requests:"
-        f" {dict(ends)}; whole: {dict(kinds)}; promises kept once: {dict(kept)}, asked again"
-        f" {members.asked_again} times; logged: {seen}; stopped in {stopped_s:.1f} s\n"
+        f" {dict(ends)}, why: {dict(why)}; whole: {dict(kinds)}; promises kept once: {dict(kept)},"
+        f" asked again {members.asked_again} times; logged: {seen}; stopped in {stopped_s:.1f} s\n"
     )
 
 
