@@ -398,7 +398,11 @@ class Gateway:
             "version": self._watch.version,
             "emulator": self.identity.emulator,
             "instead_of": self.identity.instead_of or None,
-            "engines": [_engine_status(watch) for watch in self._watch.watches.values()],
+            "engines": [
+                _engine_status(watch)
+                for watch in self._watch.watches.values()
+                if watch.up or watch.is_expected
+            ],
         }
 
     def _rates_shown(self) -> JsonDict:
@@ -430,14 +434,9 @@ class Gateway:
 
     def _engines_down(self) -> list[str]:
         """The engines that do not answer while others do."""
-        down = [watch for watch in self._watch.watches.values() if not watch.up]
         if not self._watch.up:
             return []
-        return [
-            f"the engine {watch.row.name} ({watch.row.engine.title} at {watch.row.url}) does not"
-            f" answer, so its models are away{': ' if watch.problem else ''}{watch.problem}"
-            for watch in down
-        ]
+        return [_absence(watch) for watch in self._watch.watches.values() if not watch.up]
 
     @property
     def models_elsewhere(self) -> frozenset[str]:
@@ -449,6 +448,18 @@ class Gateway:
     @property
     def model_server(self) -> str:
         return self.identity.url
+
+
+def _absence(watch: EngineWatch) -> str:
+    row = watch.row
+    if not watch.is_expected:
+        return (
+            f"nothing is configured, and no {row.engine.title} answers at {row.url}, so a small"
+            " model on the CPU does"
+        )
+    what = f"the engine {row.name} ({row.engine.title} at {row.url})"
+    problem = f": {watch.problem}" if watch.problem else ""
+    return f"{what} does not answer, so its models are away{problem}"
 
 
 def _engine_status(watch: EngineWatch) -> JsonDict:

@@ -6,6 +6,7 @@ The server is llama.cpp's, with a tiny model in place of the real weights.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hearth.config.settings import BackendMode, ModelSettings
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
 from hearth.engines.small_model.files import NAME, VARIABLE
-from hearth.events import BackendCameUp, EmulatorStarted, SmallModelAnswers
+from hearth.events import BackendCameUp, BackendWentDown, EmulatorStarted, SmallModelAnswers
 from tests.bootstrap.by_hand import free_address, tried, untouched
 from tests.engines.small_model.installing import install_weights
 
@@ -52,6 +53,35 @@ async def test_it_answers_and_that_is_said_first():
         assert [model["name"] for model in listed["models"]] == [NAME]
 
 
+async def test_it_is_in_the_memory_of_this_machine_and_takes_none_of_the_card():
+    async with tried(untouched(free_address())) as house:
+        status, _, _ = await house.post(
+            "/api/generate", model=NAME, prompt="hi", stream=False, options={"num_predict": 1}
+        )
+        assert status == 200
+        _, shown = await house.get("/api/ps")
+        (loaded,) = shown["models"]
+        assert (loaded["name"], loaded["size_vram"], loaded["size"] > 0) == (NAME, 0, True)
+        await house.gateway.worker.watch.look()
+        (model,) = await house.gateway.models()
+        assert (model["remote"], model["resident"], model["offloaded"]) == (False, True, False)
+        assert model["vram_mib"] == 0
+
+
+async def test_a_missing_ollama_that_nobody_has_configured_is_no_fault():
+    url = free_address()
+    async with tried(untouched(url)) as house:
+        status, answer, _ = await house.post("/api/chat", model="nobody:1b", messages=[])
+        assert (status, answer) == (404, {"error": "model 'nobody:1b' not found"})
+        assert house.events.of(BackendWentDown) == []
+        assert (await house.get("/api/version"))[0] == 200
+        (warning,) = house.gateway.warnings()
+        assert warning.startswith(f"nothing is configured, and no Ollama answers at {url}, so a")
+        (engine,) = json.loads(json.dumps(house.gateway.health()))["backend"]["engines"]
+        known = {"name": "small-model", "kind": "small_model", "url": None, "up": True}
+        assert known.items() <= engine.items()
+
+
 async def test_an_ollama_that_comes_serves_beside_it():
     url = free_address()
     async with tried(untouched(url)) as house:
@@ -72,8 +102,13 @@ async def test_an_ollama_that_comes_serves_beside_it():
                     options={"num_predict": 2},
                 )
                 assert (status, answer["model"]) == (200, model)
+            assert house.gateway.warnings() == []
         finally:
             await emulator.stop()
+        await house.events.until(lambda: bool(house.events.of(BackendWentDown)))
+        assert [event.engine for event in house.events.of(BackendWentDown)] == ["main"]
+        (warning,) = house.gateway.warnings()
+        assert warning.startswith("the engine main (Ollama at ")
 
 
 async def test_where_it_was_turned_off_or_the_emulator_was_asked_for_that_answers(

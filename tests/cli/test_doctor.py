@@ -17,15 +17,19 @@ from hearth.cli.doctor import address_of, check_clock, check_gpu, check_status
 from hearth.cli.doctor_engines import (
     Finding,
     check_aliases,
+    check_engines,
     check_models,
     check_ollama_settings,
     ollama_environment,
 )
 from hearth.clock import SystemClock
 from hearth.config.loading import parse_config
-from hearth.config.settings import ServerSettings, Settings
+from hearth.config.settings import ModelSettings, ServerSettings, Settings
+from hearth.engines.small_model.files import VARIABLE
 from hearth.types import GpuReading
+from tests.bootstrap.by_hand import untouched
 from tests.cli.conftest import emulated, serving
+from tests.engines.small_model.installing import install_weights
 from tests.support.cases import for_each
 from tests.support.llama_server_wire import recorded as wire
 
@@ -59,6 +63,22 @@ def test_a_home_in_order_ends_with_0_and_every_subject_is_named(hearth, tmp_path
     assert [each for each in subjects if each != "Ollama"] == known
     assert "0.33.0 at http" in result.stdout
     assert "home model llama3.1:8b" in result.stdout
+
+
+def test_a_missing_ollama_in_whose_place_the_small_model_answers_is_no_failure(
+    tmp_path, monkeypatch
+):
+    url = f"http://127.0.0.1:{free_port()}"
+    (failed,) = check_engines(untouched(url))
+    install_weights(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(VARIABLE, "")
+    (found,) = check_engines(untouched(url))
+    (configured,) = check_engines(untouched(url, models={"a": ModelSettings(parallel=2)}))
+    assert [each.level for each in (failed, found, configured)] == ["FAIL", "warn", "FAIL"]
+    assert found.subject == "Ollama"
+    assert "smollm2:135m, a small model on the CPU, answers" in found.says
+    assert found.advice.startswith("start it")
 
 
 def test_what_is_wrong_is_named_with_what_to_do_and_ends_with_1(hearth, tmp_path, busy):

@@ -32,7 +32,11 @@ from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
 from hearth.engines.processes.engine import Processes, models_of
-from hearth.engines.small_model.engine import SMALL_MODEL_ROW, SmallModelServer
+from hearth.engines.small_model.engine import (
+    SMALL_MODEL_KIND,
+    SMALL_MODEL_ROW,
+    SmallModelServer,
+)
 from hearth.engines.small_model.files import NAME as SMALL_MODEL
 from hearth.engines.small_model.files import SmallModel, find_small_model
 from hearth.engines.table import EngineTable, Row
@@ -154,6 +158,7 @@ def table_of(
     """All engines of the settings, and those that nobody has configured.
 
     Args:
+        beside: those; that of the settings is then the default, which nobody has configured either.
         timeout_s: of connections and questions, in place of what is configured. events: take what
         happens to the servers of `processes`. conversations: where these save theirs.
     """
@@ -169,6 +174,7 @@ def table_of(
                 events=events or EventFanout(()),
                 conversations=conversations,
             ),
+            is_named=not beside,
         )
         for name, given in settings.engine_rows.items()
     ]
@@ -182,7 +188,7 @@ def table_of(
     )
 
 
-def _row(name: str, given: EngineSettings, engine: Engine) -> Row:
+def _row(name: str, given: EngineSettings, engine: Engine, *, is_named: bool) -> Row:
     is_elastic = given.elastic and given.kind in ELASTIC_KINDS
     waking_s = WAKING_S if is_elastic else None
     return Row(
@@ -195,6 +201,7 @@ def _row(name: str, given: EngineSettings, engine: Engine) -> Row:
         has_own_rules=given.kind in KINDS_WITH_RULES,
         spill_s=given.spill_when_wait_over_s if is_elastic else None,
         first_byte_timeout_s=given.first_byte_timeout_s or waking_s,
+        is_named=is_named,
     )
 
 
@@ -208,7 +215,7 @@ def _small_model(run: RunSettings, settings: Settings, clock: Clock, events: Eve
         connect_timeout_s=settings.engine.connect_timeout_s,
         control_timeout_s=CONTROL_TIMEOUT_S,
     )
-    return Row(name=SMALL_MODEL_ROW, engine=engine, kind="processes")
+    return Row(name=SMALL_MODEL_ROW, engine=engine, kind=SMALL_MODEL_KIND)
 
 
 def engine_for(

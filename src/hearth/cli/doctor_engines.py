@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 from hearth.cli.engines import ask_engines, missing_choices, shadowing_aliases
 from hearth.config.engines import ENGINE_TITLES
 from hearth.config.loading import exposure_problem
-from hearth.config.settings import Settings
+from hearth.config.settings import BackendMode, Settings
 from hearth.engines.llama_router.traits import ARGUMENTS
+from hearth.engines.small_model.files import NAME as SMALL_MODEL
+from hearth.engines.small_model.files import find_small_model
 from hearth.engines.table import EngineTable, Row
-from hearth.errors import BackendError, BackendProtocolError, LoadError
+from hearth.errors import BackendError, BackendProtocolError, BackendUnreachable, LoadError
 from hearth.types import InstalledModel
 
 TIMEOUT_S = 3.0
@@ -55,8 +57,7 @@ def check_engines(settings: Settings) -> Iterator[Finding]:
         subject = title if engines.is_single else name
         error = asked.errors.get(name)
         if error is not None:
-            remedy = _remedy_of(error, row, settings)
-            yield Finding("FAIL", subject, error.message, remedy)
+            yield _not_answering(error, row, subject, settings)
             continue
         says = " ".join(filter(None, (asked.versions[name], row.url and f"at {row.url}")))
         yield Finding("ok", subject, says if engines.is_single else f"{title}: {says}")
@@ -68,6 +69,18 @@ def check_engines(settings: Settings) -> Iterator[Finding]:
     names = [model.name for model in engines.installed]
     yield from check_models(names, settings, engines)
     yield from check_aliases(names, settings, engines)
+
+
+def _not_answering(error: BackendError, row: Row, subject: str, settings: Settings) -> Finding:
+    # imported here, so that only commands that ask a model server wait for it
+    from hearth.bootstrap.standin import named_server  # noqa: PLC0415
+
+    remedy = _remedy_of(error, row, settings)
+    is_tried = settings.backend.mode is BackendMode.AUTO and not named_server(settings)
+    if isinstance(error, BackendUnreachable) and is_tried and find_small_model().run is not None:
+        says = f"{error.message} {SMALL_MODEL}, a small model on the CPU, answers in its place."
+        return Finding("warn", subject, says, remedy)
+    return Finding("FAIL", subject, error.message, remedy)
 
 
 def _remedy_of(error: BackendError, row: Row, settings: Settings) -> str:

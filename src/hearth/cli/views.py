@@ -285,15 +285,16 @@ def _engines(backend: Json) -> Iterator[tuple[str, Text]]:
     """What answers: a line for each engine."""
     engines = parts(backend, "engines")
     if len(engines) < 2:
-        yield "backend", _backend(backend)
+        yield "backend", _backend({**backend, **next(iter(engines), {})})
         return
     for engine in engines:
         yield text(engine, "name"), _backend(engine)
 
 
 def _backend(backend: Json) -> Text:
-    title = ENGINE_TITLES.get(text(backend, "kind"), "Ollama")
-    what = "emulator" if flag(backend, "emulator") else title
+    kind = text(backend, "kind")
+    title = "a small model on the CPU," if kind == "small_model" else ENGINE_TITLES.get(kind)
+    what = "emulator" if flag(backend, "emulator") else title or "Ollama"
     url = text(backend, "url")
     said = " ".join(filter(None, (what, text(backend, "version"), url and f"at {url}")))
     line = Text(f"{said} ")

@@ -46,6 +46,13 @@ class Row:
     has_own_rules: bool = False
     spill_s: float | None = None
     first_byte_timeout_s: float | None = None
+    is_named: bool = True
+    """Its owner counts on it. False: nobody has configured it, and it is used once it is there."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Its models are on other machines, or may be; what has no URL is a process of our own."""
+        return not self.engine.on_card and bool(self.url)
 
 
 @frozen

@@ -145,7 +145,7 @@ class BackendWatch:
 
     def is_remote(self, model: str) -> bool:
         """It runs, or may run, on other machines: what it is asked leaves this one."""
-        return not self._engines.of(model).on_card
+        return self._engines.row_of(model).is_remote
 
     async def resolve(self, model: str, *, local_only: bool = False) -> str:
         """`name_of` what a caller wrote, whose requests may have to stay here (`local_only`).
@@ -187,7 +187,10 @@ class BackendWatch:
 
     def _check_listed(self, model: str) -> None:
         """Raises BackendUnreachable: an engine whose models are not known may have it."""
-        silent = [name for name in self._engines.rows if not self._engines.has_listed(name)]
+        rows = self._engines.rows.values()
+        silent = [
+            row.name for row in rows if row.is_named and not self._engines.has_listed(row.name)
+        ]
         if silent:
             raise BackendUnreachable(
                 f"model '{model}' is not known, and {', '.join(silent)} has not answered yet"

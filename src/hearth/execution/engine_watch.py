@@ -91,6 +91,11 @@ class EngineWatch:
         self._sleep = WakeableSleep()
         self.poke = self._sleep.ring
 
+    @property
+    def is_expected(self) -> bool:
+        """Somebody counts on it: its owner has named it, or it has answered before."""
+        return self.row.is_named or self._engines.has_listed(self.row.name)
+
     def forget(self) -> None:
         """Another server has come, of which nothing is known before the next look."""
         self._servers += 1
@@ -157,11 +162,12 @@ class EngineWatch:
             self.up = False
             self._down_since = now
             self._reported_problems = {"", self.problem}
-            self._emit(
-                BackendWentDown(
-                    at=now, reason=error.reason, problem=self.problem, engine=self._label
+            if self.is_expected:
+                self._emit(
+                    BackendWentDown(
+                        at=now, reason=error.reason, problem=self.problem, engine=self._label
+                    )
                 )
-            )
             if self._label and self._view.swap is None:
                 self.resident = ()
                 self._reconcile({})
@@ -195,7 +201,7 @@ class EngineWatch:
         """Say which models came to run on the CPU since the last look; of those that we loaded a
         split one is no news (`SwapCompleted`).
         """
-        has_gpu = self._view.capacity_mib not in {None, inf}
+        has_gpu = self.row.engine.on_card and self._view.capacity_mib not in {None, inf}
         # A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one
         # only where there is a GPU.
         split = (

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hearth.engines.processes.engine import Processes
+from hearth.types import ResidentModel
 
 SMALL_MODEL_ROW = "small-model"
 """What it is called beside the rows of `engines`."""
+SMALL_MODEL_KIND = "small_model"
 
 
 class SmallModelServer(Processes):
@@ -13,3 +17,6 @@ class SmallModelServer(Processes):
 
     title = "the small model"
     on_card = False
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        return tuple(replace(model, vram_mib=0.0) for model in await super().resident())
