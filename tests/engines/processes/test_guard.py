@@ -119,6 +119,20 @@ def test_a_stop_command_comes_in_place_of_a_signal_and_before_one_where_it_fails
         assert b"signal\n" in said
 
 
+@pytest.mark.parametrize(
+    "stop", [("false",), ("/nowhere/x",), ("sh", "-c", "echo stops")], ids=["fails", "none", "says"]
+)
+def test_a_stop_command_does_not_keep_it_from_ending_all_after_its_gateway(stop: tuple[str, ...]):
+    with guarded("sh", "-c", FAMILY, grace_s=0.3, stop=stop) as one:
+        one.report()
+        assert one.log.readline() == b"here\n"
+        tree = one.tree
+        for pipe in (one.log, one.reports, one.orders):
+            pipe.close()
+        one.process.wait()
+        assert not [each for each in tree if is_there(each)]
+
+
 def test_a_servers_environment_does_not_make_it_the_child_of_a_router(monkeypatch):
     monkeypatch.setenv("LLAMA_SERVER_ROUTER_PORT", "1")
     with guarded("sh", "-c", "echo port=$LLAMA_SERVER_ROUTER_PORT >&2") as one:

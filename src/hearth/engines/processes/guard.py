@@ -50,6 +50,13 @@ def report(text: str) -> None:
         os.write(1, f"{text}\n".encode())
 
 
+def log(text: str) -> None:
+    """A line among those of the server; lost where nobody reads, or has read what is there."""
+    with suppress(OSError):
+        if select.select((), (2,), (), 0)[1]:
+            os.write(2, f"hearth: {text}\n".encode())
+
+
 def spawn(command: list[str]) -> int:
     """Start a command in a new session, with stderr as its output.
 
@@ -157,7 +164,7 @@ class Guard:
                 self._end()
                 self._terminates = True
             elif process == self._stopper and code != 0:
-                sys.stderr.write(f"hearth: the stop command ended with {code}\n")
+                log(f"the stop command ended with {code}")
                 self._terminates = True
 
     def _wait(self) -> None:
@@ -193,7 +200,7 @@ class Guard:
             try:
                 self._stopper = spawn(self._stop)
             except OSError as error:
-                sys.stderr.write(f"hearth: the stop command: {error.strerror}: {self._stop[0]}\n")
+                log(f"the stop command: {error.strerror}: {self._stop[0]}")
                 self._terminates = True
 
     def _press(self) -> None:
