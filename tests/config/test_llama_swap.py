@@ -232,6 +232,47 @@ def test_a_macro_of_a_model_goes_before_that_of_the_file():
     assert run.command[-2:] == ("xtrue", "true")
 
 
+def test_macros_are_replaced_in_every_value():
+    text = f"""\
+macros: {{par: 4, wait: 20, host: 192.168.1.8, key: '${{env.K}}', name: other}}
+healthCheckTimeout: ${{wait}}
+startPort: ${{par}}100
+apiKeys: ["${{key}}"]
+models:
+  m:
+    macros: {{wait: 40}}
+    cmd: {LLAMA}
+    concurrencyLimit: ${{par}}
+    unloadTimeout: "${{wait}}"
+    aliases: ["${{MODEL_ID}}-a", "${{name}}"]
+    filters: {{setParamsByID: {{"${{MODEL_ID}}-${{par}}": {{}}}}}}
+peers: {{p: {{proxy: "http://${{host}}:1", apiKey: "${{key}}", models: ["${{name}}-far"]}}}}
+selectors: {{s: {{strategy: warm, targets: ["${{name}}", "p/${{name}}-far"]}}}}
+"""
+    result = result_of(text)
+    found = read_back(result)
+    run = found.models["m"].run
+    assert run is not None
+    assert (run.start_timeout_s, run.stop_grace_s, found.models["m"].parallel) == (20, 40, 4)
+    assert dict(found.aliases) == {
+        "m-a": ("m",),
+        "other": ("m",),
+        "m-4": ("m",),
+        "p/other-far": ("other-far",),
+        "s": ("m", "other-far"),
+    }
+    assert (found.engines["p"].url, found.engines["processes"].ports) == (
+        "http://192.168.1.8:1",
+        "4100-4199",
+    )
+    assert result.settings["auth"] == {"keys": [{"name": "caller-1", "key": "${K:-}"}]}
+    assert {note.place for note in result.notes} == {
+        "models.m.concurrencyLimit",
+        "models.m.filters.setParamsByID",
+        "apiKeys",
+    }
+
+
 @pytest.mark.parametrize(
     ("entry", "place", "says"),
     [
@@ -260,6 +301,11 @@ def test_a_model_that_hearth_cannot_run_is_left_out_and_said(entry, place, says)
         ("checkEndpoint: '${env.X}'", "checkEndpoint", "is left out: ${...} is replaced only in"),
         ("env: ['A=${HOME:-x}']", "env[0]", '"A" is left out: it has the unknown macro'),
         ("ttl: 60", "ttl", "has no counterpart"),
+        (
+            "concurrencyLimit: '${env.X}'",
+            "concurrencyLimit",
+            "is left out: ${...} is replaced only in",
+        ),
         ("whatever: 1", "whatever", "is unknown to this import"),
         ("aliases: ['a b']", "aliases[0]", '"a b" is left out: no request can have this name'),
         ("aliases: [N]", "aliases[0]", '"N" is left out: it is the name of a model as well'),
@@ -273,6 +319,23 @@ def test_what_hearth_has_not_is_said_where_it_stands(entry, place, says):
     assert list(read_back(result).models) == ["m", "n"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        r"C:\llama\llama-server.exe --port ${PORT} -m m.gguf",
+        r'"C:\Program Files\llama\llama-server" --port ${PORT}',
+        r".\bin\llama-server --port ${PORT} -m m.gguf",
+        r"llama-server --port ${PORT} -m D:\m.gguf",
+        r"llama-server --port ${PORT} --model=D:\m.gguf",
+        "llama-server.exe --port ${PORT}",
+    ],
+)
+def test_a_command_of_windows_is_said(command):
+    (note,) = result_of(yaml.safe_dump({"models": {"m": {"cmd": command}}})).notes
+    assert (note.place, note.text[:14]) == ("models.m.cmd", "is of Windows,")
+    assert "POSIX" in note.text
+
+
 def test_what_is_unknown_is_said_wherever_it_stands():
     text = f"""\
 models: {{m: {{cmd: '{LLAMA}', filters: {{newFilter: 1}}}}}}
@@ -282,6 +345,7 @@ routing:
   scheduler: {{settings: {{fair: 1}}}}
 hooks: {{on_exit: {{}}, on_startup: {{run: x}}}}
 pools: [a]
+other: false
 """
     assert [note.place for note in result_of(text).notes] == [
         "models.m.filters.newFilter",
@@ -293,6 +357,7 @@ pools: [a]
         "hooks.on_exit",
         "hooks.on_startup.run",
         "pools",
+        "other",
     ]
 
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from hearth.config import fields
 from hearth.config.document import KeyPath, shown
 from hearth.config.engines import MOST_PORT
+from hearth.config.llama_swap.macros import Macros
 from hearth.config.llama_swap.model import (
     NOT_CARRIED,
     NOT_IMPORTED,
@@ -22,7 +23,7 @@ from hearth.config.llama_swap.model import (
     fits,
     texts_of,
 )
-from hearth.config.llama_swap.source import Note, Source
+from hearth.config.llama_swap.source import Note, Replacing, Source
 from hearth.types import JsonDict, frozen
 
 _OWN = "is about llama-swap itself; Hearth has settings of its own (`hearth config example`)"
@@ -130,6 +131,8 @@ class _Import:
     def __init__(self, source: Source, is_requestable: Callable[[str], bool]) -> None:
         self._source = source
         self._root = source.root
+        self._macros = texts_of(source, ("macros",), self._root.get("macros"))
+        self._values = Replacing(source, self._usable_macros())
         self._is_requestable = is_requestable
         self._engines: JsonDict = {}
         self._models: JsonDict = {}
@@ -165,7 +168,7 @@ class _Import:
     def _import_models(self, engine: str) -> None:
         entries = self._source.mapping(("models",), self._root.get("models"))
         shared = Shared(
-            macros=texts_of(self._source, ("macros",), self._root.get("macros")),
+            macros=self._macros,
             start_timeout_s=max(self._number("healthCheckTimeout", _START_S), _LEAST_START_S),
             stop_grace_s=self._number("unloadTimeout", 0) or _GRACE_S,
         )
@@ -252,7 +255,7 @@ class _Import:
 
     def _targets(self, path: KeyPath, value: object) -> list[str]:
         found: dict[str, None] = {}
-        for index, target in enumerate(self._source.texts(path, value)):
+        for index, target in enumerate(self._values.texts(path, value)):
             if target not in self._stands_for:
                 self._source.note(
                     (*path, index), f"{shown(target)} is left out: it is not imported"
@@ -264,7 +267,7 @@ class _Import:
         """A server elsewhere, as an engine of the kind `openai`."""
         path: KeyPath = ("peers", peer)
         entry = self._source.mapping(path, value)
-        url = self._source.text((*path, "proxy"), entry.get("proxy")).rstrip("/")
+        url = self._values.text((*path, "proxy"), entry.get("proxy")).rstrip("/")
         known = {row.get("url") for row in self._engines.values() if isinstance(row, dict)}
         if not _ROW.fullmatch(peer) or not fits(_URL, url) or url in known:
             what = (
@@ -279,12 +282,12 @@ class _Import:
         self._engines[peer] = row
         for key in sorted(entry.keys() - {"proxy", "apiKey", "models"}):
             self._source.note((*path, key), "has no counterpart for an engine")
-        for index, model in enumerate(self._source.texts((*path, "models"), entry.get("models"))):
+        for index, model in enumerate(self._values.texts((*path, "models"), entry.get("models"))):
             self._add_model_of_peer((*path, "models", index), peer, model)
 
     def _key_of_peer(self, path: KeyPath, peer: str, value: object) -> str:
         """As Hearth has it: the file may only name a variable."""
-        text = self._source.text((*path, "apiKey"), value)
+        text = self._values.text((*path, "apiKey"), value)
         reference = _ENV_REFERENCE.fullmatch(text)
         if reference is not None:
             return f"${{{reference[1]}:-}}"
@@ -307,7 +310,7 @@ class _Import:
     def _keys(self) -> list[JsonDict]:
         """Those of callers: by digest, or from the environment as in the file."""
         found: dict[str, JsonDict] = {}
-        for index, text in enumerate(self._source.texts(("apiKeys",), self._root.get("apiKeys"))):
+        for index, text in enumerate(self._values.texts(("apiKeys",), self._root.get("apiKeys"))):
             name = f"caller-{len(found) + 1}"
             reference = _ENV_REFERENCE.fullmatch(text)
             if reference is not None:
@@ -330,8 +333,11 @@ class _Import:
             if key in {"groups", "profiles"}:
                 for name in self._source.mapping((key,), value):
                     self._source.note((key, name), _OF_FILE[key])
-            elif key not in _READ and value and not key.startswith("x-"):  # for anchors alone
-                self._source.note((key,), _OF_FILE.get(key, UNKNOWN_KEY))
+            elif key in _OF_FILE:
+                if value:
+                    self._source.note((key,), _OF_FILE[key])
+            elif key not in _READ and not key.startswith("x-"):  # for anchors alone
+                self._source.note((key,), UNKNOWN_KEY)
         self._note_routing()
         started = self._within(("hooks", "on_startup"))
         for key in started:
@@ -360,7 +366,14 @@ class _Import:
         return found
 
     def _number(self, key: str, default: float) -> float:
-        return self._source.number((key,), self._root.get(key), default)
+        return self._values.number((key,), self._root.get(key), default)
+
+    def _usable_macros(self) -> Macros:
+        """Those of the file; none where llama-swap refuses one, which each model reports."""
+        try:
+            return Macros(self._macros, {}, "${MODEL_ID}")
+        except ValueError:
+            return Macros({}, {}, "${MODEL_ID}")
 
 
 def _folded(name: str) -> str:

@@ -13,7 +13,7 @@ from hearth.config import fields
 from hearth.config.document import KeyPath, shown
 from hearth.config.engines import RunSettings, argument
 from hearth.config.llama_swap.macros import Macros, without_comments, words_of
-from hearth.config.llama_swap.source import Source
+from hearth.config.llama_swap.source import NOT_REPLACED, Replacing, Source
 from hearth.types import JsonDict, frozen
 
 PORT = "${PORT}"
@@ -59,7 +59,7 @@ _PROXY = re.compile(
     r"http://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):(\$\{PORT\}|[0-9]{1,5})/?", re.ASCII
 )
 _ENV_REFERENCE = re.compile(r"\$\{env\.[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
-_WINDOWS = re.compile(r"[A-Za-z]:\\|.*\.exe$", re.ASCII)
+_WINDOWS = re.compile(r"""(?:^|[\s"'=])(?:[A-Za-z]:|\.\.?)\\|\.exe\b""", re.ASCII)
 _CONTAINERS = {"docker", "podman", "nerdctl"}
 _MOST_PARALLEL = 1024
 _PLAIN_TEXT: TypeAdapter[str] = TypeAdapter(fields.PlainText)
@@ -104,6 +104,7 @@ class ModelImport:
         except ValueError as error:
             source.problem((*self._path, "macros"), str(error))
             self._macros = Macros({}, {}, spelled)
+        self._values = Replacing(source, self._macros)
 
     def settings(self) -> JsonDict | None:
         """Its entry in Hearth's `models`; None where its server cannot be run, or a problem was
@@ -130,11 +131,11 @@ class ModelImport:
         for index, each in enumerate(self._source.items(path, self._entry.get("aliases"))):
             name = each.get("id") if isinstance(each, dict) else each
             place = (*path, index)
-            found.append((place, self._source.text(place, name)))
+            found.append((place, self._named(self._values.text(place, name))))
         filters = self._source.mapping((*self._path, "filters"), self._entry.get("filters"))
         by_name = (*self._path, "filters", "setParamsByID")
         for name in self._source.mapping(by_name, filters.get("setParamsByID")):
-            spelled = name.replace("${MODEL_ID}", str(self._path[1]))
+            spelled = self._named(self._values.text((*by_name, name), name))
             if spelled != self._path[1]:
                 found.append(((*by_name, name), spelled))
         return found
@@ -170,8 +171,6 @@ class ModelImport:
                 " started, or a child of it, listens on the port; a container's does not. Start the"
                 " server without one, or keep it in llama-swap, which can be a row of engines",
             )
-        if _WINDOWS.match(words[0]):
-            self._note(("cmd",), "is of Windows, and Hearth runs on Linux")
         for word in words[1:]:
             if _ENV_REFERENCE.fullmatch(word):
                 self._note(("cmd",), f"{word} is one argument here, also if its value has spaces")
@@ -230,9 +229,9 @@ class ModelImport:
     def _environment(self) -> dict[str, str]:
         path = (*self._path, "env")
         found: dict[str, str] = {}
-        for index, text in enumerate(self._source.texts(path, self._entry.get("env"))):
+        for index, text in enumerate(self._values.texts(path, self._entry.get("env"))):
             place = (*path, index)
-            name, equals, value = self._replaced(place, text).partition("=")
+            name, equals, value = text.partition("=")
             if not equals or not fits(_NAME, name):
                 self._source.problem(place, "must be NAME=VALUE")
             elif refusal := refused_argument((value,)):
@@ -246,36 +245,39 @@ class ModelImport:
         path = (*self._path, key)
         text = self._source.text(path, self._entry.get(key))
         try:
-            return words_of(self._macros.replaced(without_comments(text)))
+            command = self._macros.replaced(without_comments(text))
+            words = words_of(command)
         except ValueError as error:
             self._source.problem(path, str(error))
             return None
+        if _WINDOWS.search(command):
+            what = (
+                "is of Windows, and Hearth runs on Linux: backslashes are read as in a POSIX shell"
+            )
+            self._note((key,), what)
+        return words
 
     def _text(self, key: str) -> str:
-        path = (*self._path, key)
-        return self._replaced(path, self._source.text(path, self._entry.get(key)))
+        return self._values.text((*self._path, key), self._entry.get(key))
 
-    def _replaced(self, path: KeyPath, text: str) -> str:
-        try:
-            return self._macros.replaced(text)
-        except ValueError as error:
-            self._source.problem(path, str(error))
-            return ""
+    def _named(self, text: str) -> str:
+        """A text that is no command, with the name of the model as it is in the file."""
+        return text.replace("${MODEL}", str(self._path[1]))
 
     def _plain(self, key: str) -> str:
         """A text in which Hearth replaces nothing; empty where it cannot be used."""
         text = self._text(key)
         if "${" in text.replace("${MODEL}", ""):
-            self._note((key,), "is left out: ${...} is replaced only in commands and `env`")
+            self._note((key,), NOT_REPLACED)
             return ""
-        text = text.replace("${MODEL}", str(self._path[1]))
+        text = self._named(text)
         if not fits(_PLAIN_TEXT, text):
             self._note((key,), "is left out: it has control characters or is too long")
             return ""
         return text
 
     def _number(self, key: str, default: float) -> float:
-        return self._source.number((*self._path, key), self._entry.get(key), default)
+        return self._values.number((*self._path, key), self._entry.get(key), default)
 
     def _note(self, under: KeyPath, text: str) -> None:
         self._source.note((*self._path, *under), text)

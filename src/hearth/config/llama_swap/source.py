@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hearth.config.document import KeyPath, Problem, config_error, dotted, line_of
+from hearth.config.document import KeyPath, Problem, config_error, dotted, line_of, plain_number
 from hearth.config.llama_swap.foreign import ForeignDocument
+from hearth.config.llama_swap.macros import Macros
 from hearth.errors import ConfigError
 from hearth.types import JsonDict
+
+NOT_REPLACED = "is left out: ${...} is replaced only in commands and `env`"
 
 
 class Note(NamedTuple):
@@ -79,3 +82,34 @@ class Source:
             self.problem(path, "must be a number that is not negative")
             return default
         return value
+
+
+class Replacing:
+    """Values of the file with their macros replaced. What they cannot mean is a problem of it."""
+
+    def __init__(self, source: Source, macros: Macros) -> None:
+        self._source = source
+        self._macros = macros
+
+    def text(self, path: KeyPath, value: object) -> str:
+        text = self._source.text(path, value)
+        try:
+            return self._macros.replaced(text)
+        except ValueError as error:
+            self._source.problem(path, str(error))
+            return ""
+
+    def texts(self, path: KeyPath, value: object) -> list[str]:
+        found = self._source.items(path, value)
+        return [self.text((*path, index), each) for index, each in enumerate(found)]
+
+    def number(self, path: KeyPath, value: object, default: float) -> float:
+        """As of `Source`; what is a macro is the number that this stands for."""
+        if not isinstance(value, str) or "${" not in value:
+            return self._source.number(path, value, default)
+        text = self.text(path, value)
+        if "${" in text:
+            self._source.note(path, NOT_REPLACED)
+            return default
+        number = plain_number(text)
+        return self._source.number(path, text if number is None else number, default)
