@@ -9,9 +9,12 @@ All methods may be called from any thread; those that touch the disk take some m
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -25,6 +28,8 @@ SLOT = ".slot"
 INDEX = ".json"
 ONLY_OWNER = 0o600
 MAX_INDEX_BYTES = 64 * 1024
+DRAFT = ".new"
+_OWN_FILE = re.compile(r"hearth-[0-9a-f]{16}\.(?:slot|json|new)")
 
 
 @frozen
@@ -66,8 +71,13 @@ class SavedConversations:
         self._lock = RLock()
 
     def prepare(self) -> None:
-        """Make the directory where it is missing. Raises OSError: nothing can be written there."""
+        """Make the directory where it is missing. Raises OSError: nothing can be written there, or
+        others could put files of theirs in place of those that a server writes.
+        """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = self.directory.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(errno.EPERM, "others may write to it")
         self.discard_unknown(self.new_file())
 
     def read(self, wall_s: float) -> None:
@@ -76,15 +86,16 @@ class SavedConversations:
             found = [self._read(path) for path in self.directory.glob(f"{OWN}*{INDEX}")]
             known = sorted(filter(None, found), key=lambda entry: entry.used_at)
             self._entries = {entry.name: entry for entry in known}
-            for path in self.directory.glob(f"{OWN}*"):
-                if path.with_suffix(SLOT).name not in self._entries:
+            for path in self.directory.iterdir():
+                is_known = path.suffix != DRAFT and path.with_suffix(SLOT).name in self._entries
+                if _OWN_FILE.fullmatch(path.name) and not is_known:
                     _remove(path)
             self.expire(wall_s)
 
     def _read(self, index: Path) -> SavedConversation | None:
         """What an index file says; None where that is no index of ours."""
         try:
-            if index.stat().st_size > MAX_INDEX_BYTES:
+            if _status(index).st_size > MAX_INDEX_BYTES:
                 return None
             entry = SavedConversation(**json.loads(index.read_bytes()))
             kinds = SavedConversation.__annotations__
@@ -92,10 +103,12 @@ class SavedConversations:
                 type(value).__name__ == kinds[name] for name, value in asdict(entry).items()
             )
             names_itself = entry.name == index.with_suffix(SLOT).name
-            is_there = names_itself and (self.directory / entry.name).is_file()
-        except (OSError, ValueError, TypeError):
+            if not (is_sound and names_itself):
+                return None
+            _status(self.directory / entry.name)
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
-        return entry if is_sound and is_there else None
+        return entry
 
     def new_file(self) -> str:
         """The name of a new, empty file for a server to write into. Raises OSError."""
@@ -130,7 +143,7 @@ class SavedConversations:
         Returns it with what its file shows. Raises OSError: it is not there, has another size, is
         too large for the quota, or the index cannot be written.
         """
-        status = (self.directory / entry.name).stat()
+        status = _status(self.directory / entry.name)
         if status.st_size != entry.size_bytes:
             raise OSError(f"{status.st_size} of {entry.size_bytes} bytes were written")
         if entry.size_bytes > self._quota_bytes:
@@ -146,10 +159,16 @@ class SavedConversations:
     def _write(self, entry: SavedConversation) -> None:
         """Write the index of an entry, which is there as a whole or not at all."""
         index = (self.directory / entry.name).with_suffix(INDEX)
-        draft = index.with_suffix(".new")
-        with os.fdopen(os.open(draft, os.O_CREAT | os.O_WRONLY, ONLY_OWNER), "w") as file:
-            json.dump(asdict(entry), file)
-        draft.replace(index)
+        draft = index.with_suffix(DRAFT)
+        _remove(draft)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        try:
+            with os.fdopen(os.open(draft, flags, ONLY_OWNER), "w") as file:
+                json.dump(asdict(entry), file)
+            draft.replace(index)
+        except OSError:
+            _remove(draft)
+            raise
         self._entries.pop(entry.name, None)
         self._entries[entry.name] = entry
 
@@ -167,7 +186,7 @@ class SavedConversations:
     def is_whole(self, entry: SavedConversation) -> bool:
         """Its file is as it was written: a server that reads a cut one ends."""
         try:
-            status = (self.directory / entry.name).stat()
+            status = _status(self.directory / entry.name)
         except OSError:
             return False
         return (status.st_size, status.st_mtime_ns) == (entry.size_bytes, entry.modified_ns)
@@ -189,9 +208,8 @@ class SavedConversations:
         """Remove what was not used for `keep_s`; to be called now and then."""
         with self._lock:
             for entry in tuple(self._entries.values()):
-                if wall_s - entry.used_at < self._keep_s:
-                    break
-                self.remove(entry)
+                if not abs(wall_s - entry.used_at) < self._keep_s:  # ahead: the clock was set back
+                    self.remove(entry)
 
     @property
     def size_bytes(self) -> int:
@@ -202,6 +220,14 @@ class SavedConversations:
         """The one that was not used for longest first."""
         with self._lock:
             return tuple(self._entries.values())
+
+
+def _status(path: Path) -> os.stat_result:
+    """Of a file, no link to one. Raises OSError."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "no file")
+    return status
 
 
 def _remove(path: Path) -> None:
