@@ -135,6 +135,17 @@ async def test_a_request_that_is_refused_for_ten_minutes_is_told_so():
 
 
 @in_virtual_time
+async def test_all_who_wait_for_an_engine_that_refuses_are_told_so_after_ten_minutes():
+    async with Home() as house:
+        house.far.faults = [EngineRefused() for _ in range(1000)]
+        began_at = house.now
+        asked = [house.begin(model) for model in ("far", "far", "far", "out", "out")]
+        got = await asyncio.gather(*asked)
+        assert {(each.status, each.error) for each in got} == {(503, EngineRefused().message)}
+        assert house.now - began_at == pytest.approx(620.0, abs=20.0)
+
+
+@in_virtual_time
 async def test_a_refused_request_of_an_alias_is_answered_by_the_card_when_that_is_free():
     async with Home() as house:
         first = house.begin("any")

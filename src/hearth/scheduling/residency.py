@@ -66,6 +66,8 @@ class Resident:
     may_go: bool = True  # for others: that frees memory of the card, and its engine would do it
     # requests that have ended since slots were taken away, or the last one was given back
     taken: int = 0
+    # the first time that its engine took no more since it last answered; None where it takes more
+    refused_at: float | None = None
     running: dict[Sequence, Entry] = field(default_factory=dict)
 
     @property
@@ -363,17 +365,22 @@ class Residency:
         for model in models:
             self.residents[model].phase = "unloading"
 
-    def refused(self, model: str) -> None:
+    def refused(self, model: str, now: float) -> None:
         """An engine has taken no more than it has now."""
         resident = self.residents.get(model)
         if resident is not None:
             resident.parallel = max(1, len(resident.running))
             resident.taken = 0
+            if resident.refused_at is None:
+                resident.refused_at = now
 
     def took(self, model: str) -> None:
         """An engine has answered. Once it has answered all that it takes, it may take one more."""
         resident = self.residents.get(model)
-        if resident is None or resident.parallel >= self._settings.parallel(model):
+        if resident is None:
+            return
+        resident.refused_at = None
+        if resident.parallel >= self._settings.parallel(model):
             return
         resident.taken += 1
         if resident.taken >= resident.parallel:

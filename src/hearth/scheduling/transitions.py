@@ -410,11 +410,11 @@ def _held_off(
     gateway = device.gateway
     model = entry.model or ""
     device.release(entry, now)
-    device.residency.refused(model)
+    device.residency.refused(model, now)
     if not entry.refusals:
         entry.refused_at = now
     entry.refusals += 1
-    if now - entry.refused_at > REFUSED_S:
+    if now - _refused_since(device, entry, model) > REFUSED_S:
         return _left(gateway, entry, "attempts_exhausted")
     if retry_after_s is None:
         retry_after_s = min(2.0 ** (entry.refusals - 1), MAX_PAUSE_S)
@@ -424,6 +424,17 @@ def _held_off(
         gateway.waiting.shares.undone(entry)
     gateway.enqueue(entry)
     return [Requeue(sequence=entry.item.sequence)]
+
+
+def _refused_since(device: DeviceState, entry: Entry, model: str) -> float:
+    """Since when an entry has waited for an engine that takes no more. Of many that wait only the
+    first is sent, so the others have waited as long without a refusal of their own.
+    """
+    resident = device.residency.residents.get(model)
+    if resident is None or resident.refused_at is None or len(entry.choices) > 1:
+        return entry.refused_at
+    waits_at = max(entry.waits_since.at, entry.item.arrived_at)
+    return min(entry.refused_at, max(resident.refused_at, waits_at))
 
 
 def _stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float) -> list[Action]:
