@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from hearth.events import (
     ResidencyDrifted,
     SwapCompleted,
 )
+from hearth.execution.backend_watch import LONG_LIST
 from tests.support.house import House, settings_with, settle
 from tests.support.http import Got, ask
 from tests.support.staying_engine import StayingEngine
@@ -150,5 +154,49 @@ async def test_orders_reach_what_is_loaded_and_are_refused_for_what_stays():
         await house.gateway.orders.load("stays")
         house.server.is_down = True
         await sleep_until(11.0)
-        with pytest.raises(OrderRefused, match="comes and goes with its server"):
-            await house.gateway.orders.load("stays")
+        for order in (house.gateway.orders.load, house.gateway.orders.unload):
+            with pytest.raises(OrderRefused, match="Stays is away: its engine does not answer"):
+                await order("stays")
+
+
+@in_virtual_time
+async def test_orders_are_refused_for_what_is_loaded_on_request_by_an_engine_that_is_down():
+    async with Home() as house:
+        house.ollama.go_down()
+        await sleep_until(6.0)
+        for order in (house.gateway.orders.load, house.gateway.orders.unload):
+            with pytest.raises(OrderRefused, match="a is away: its engine does not answer"):
+                await order("a")
+
+
+class LateThreads(ThreadPoolExecutor):
+    """Does what it is given when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self.given: list[Callable[[], None]] = []
+
+    def submit(self, work: Any, /, *args: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        self.given.append(lambda: done.set_result(work(*args, **named)))
+        return done
+
+
+@in_virtual_time
+async def test_long_lists_that_come_together_are_both_known():
+    async with Home() as house:
+        threads = LateThreads()
+        asyncio.get_running_loop().set_default_executor(threads)
+        watch = house.worker.watch
+        house.server.set_models("Stays", *(f"s{number}" for number in range(LONG_LIST)))
+        first = asyncio.ensure_future(watch.refresh_installed("big"))
+        await settle()
+        house.ollama.install("new:latest")
+        second = asyncio.ensure_future(watch.refresh_installed("cards"))
+        await settle()
+        for work in reversed(threads.given):
+            work()
+            await settle()
+        await first
+        await second
+        assert (watch.name_of("new"), watch.name_of("s7")) == ("new", "s7")

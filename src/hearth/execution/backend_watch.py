@@ -337,8 +337,8 @@ class BackendWatch:
             if is_long
             else _known(models, settings, before)
         )
-        if servers != self._servers:
-            return
+        if servers != self._servers or models is not self._engines.installed:
+            return  # or the list of another row has come meanwhile, and is taken in with this one
         self._models = models
         self._named_for = settings
         self._know(known)

@@ -18,6 +18,7 @@ from hearth.scheduling.inputs import Input
 from hearth.types import JsonDict, Lane
 
 _STAYS = "stays for as long as its server runs"
+_AWAY = "is away: its engine does not answer"
 
 
 class OperatorCommands:
@@ -124,6 +125,7 @@ class OperatorCommands:
         Raises ModelNotFound, OrderRefused (no room, ever or beside the pin).
         """
         name = await self._fitting(model)
+        self._check_answered(name)
         if not (self._view.loads(name) or self._view.is_there(name)):
             raise OrderRefused(f"{name} comes and goes with its server, which does not have it now")
         keep = () if self.pinned is None else (self.pinned,)
@@ -140,6 +142,7 @@ class OperatorCommands:
         Raises ModelNotFound, OrderRefused.
         """
         name = await self._resolve(model)
+        self._check_answered(name)
         if not self._view.loads(name):
             raise OrderRefused(f"{name} {_STAYS}")
         self._check_unused(name)
@@ -177,6 +180,7 @@ class OperatorCommands:
         view = self._view
         resident = view.residents.get(model)
         claims = {
+            _AWAY: self._is_away(model),
             _STAYS: not view.loads(model),
             "pinned": model == self.pinned,
             "home model": model == view.home,
@@ -200,6 +204,14 @@ class OperatorCommands:
         if self._view.never_fits(name):
             raise OrderRefused(f"{name} needs more memory than gpu.vram_gb")
         return name
+
+    def _is_away(self, model: str) -> bool:
+        return model.lower() in self._view.away
+
+    def _check_answered(self, model: str) -> None:
+        """Raises OrderRefused: nobody could carry the command out."""
+        if self._is_away(model):
+            raise OrderRefused(f"{model} {_AWAY}")
 
     def _check_unused(self, model: str) -> None:
         resident = self._view.residents.get(model)
