@@ -29,6 +29,7 @@ from hearth.engines.small_model.files import VARIABLE
 from hearth.types import GpuReading
 from tests.bootstrap.by_hand import untouched
 from tests.cli.conftest import emulated, serving
+from tests.cli.stub_gateway import StubGateway
 from tests.engines.small_model.installing import install_weights
 from tests.support.cases import for_each
 from tests.support.llama_server_wire import recorded as wire
@@ -395,3 +396,35 @@ def test_the_environment_of_the_serving_process_is_read(tmp_path):
 )
 def test_a_gateway_that_listens_everywhere_is_asked_on_this_machine(host: str, reached: str):
     assert address_of(ServerSettings(host=host, port=7)) == f"http://{reached}:7"
+
+
+def as_ollama(stub: StubGateway) -> None:
+    model = {"name": "a:latest", "model": "a:latest", "size": 1, "digest": "1", "details": {}}
+    stub.put("/api/version", {"version": "0.33.0"})
+    stub.put("/api/tags", {"models": [model]})
+    stub.put("/api/ps", {"models": []})
+
+
+def test_of_several_engines_each_is_named_with_its_setting_and_what_they_share(
+    hearth, tmp_path, busy
+):
+    def said(more: str = "") -> str:
+        path = tmp_path / "mine.yaml"
+        path.write_text(
+            f"engines:\n  one: {{kind: ollama, url: {busy.url!r}}}\n"
+            f"  two: {{kind: ollama, url: {second.url!r}}}\n{more}"
+            f"storage: {{path: {tmp_path}/state/hearth.db}}\n"
+            f"server: {{port: {free_port()}}}\ngpu: {{nvml: false}}\n"
+        )
+        out: str = hearth("doctor", str(path)).stdout
+        return out
+
+    with StubGateway().listening() as second:
+        as_ollama(busy)
+        as_ollama(second)
+        shared = said()
+        assert "warn models          a is listed by one, two: whichever of them" in shared
+        assert "set models.a.engine: one" in shared
+        assert "listed by" not in said("models: {a: {engine: two}}\n")
+        second.put("/api/version", {})
+        assert "engines.two.url must lead to Ollama" in said()

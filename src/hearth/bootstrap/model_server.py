@@ -265,6 +265,7 @@ def _ollama(options: EngineOptions) -> Engine:
         connect_timeout_s=options.connect_timeout_s,
         control_timeout_s=options.control_timeout_s,
         api_key=options.row.api_key,
+        setting=options.settings.url_setting(options.name),
     )
 
 

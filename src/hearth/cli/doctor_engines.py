@@ -68,6 +68,7 @@ def check_engines(settings: Settings) -> Iterator[Finding]:
         return
     names = [model.name for model in engines.installed]
     yield from check_models(names, settings, engines)
+    yield from check_owners(engines)
     yield from check_aliases(names, settings, engines)
 
 
@@ -312,6 +313,22 @@ def check_models(
             "models",
             f"{len(installed)} installed; home model {settings.gpu.home_model or 'none'}",
         )
+
+
+def check_owners(engines: EngineTable) -> Iterator[Finding]:
+    """The models that several engines list, where the owner has not said which one is asked."""
+    rows_of: dict[str, list[str]] = {}
+    for name, row in engines.rows.items():
+        for model in engines.listed(name):
+            called = engines.canonical(engines.called(row, model.name)).lower()
+            rows_of.setdefault(called, []).append(name)
+    assigned = {model for name in engines.rows for model in engines.assigned_to(name)}
+    for called, rows in rows_of.items():
+        if len(rows) > 1 and called not in assigned:
+            says = (
+                f"{called} is listed by {', '.join(rows)}: whichever of them answers first has it"
+            )
+            yield Finding("warn", "models", says, f"set models.{called}.engine: {rows[0]}")
 
 
 def check_aliases(

@@ -118,9 +118,18 @@ class Control:
     Args:
         base_url: `http://host:port`.
         timeout_s: of every call but `load` and `probe`, connection included.
+        setting: where the owner has written the address.
     """
 
-    def __init__(self, base_url: str, *, timeout_s: float, api_key: str = "") -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_s: float,
+        api_key: str = "",
+        setting: str = "ollama.url",
+    ) -> None:
+        self._setting = setting
         self._backend = DataPath(
             base_url,
             connect_timeout_s=timeout_s,
@@ -157,6 +166,7 @@ class Control:
                 answer,
                 body,
                 lambda fields: tuple(_installed(model) for model in _models(fields)),
+                self._setting,
             )
             is_long = len(body) > LONG_LIST_BYTES
             self._installed = await asyncio.to_thread(read) if is_long else read()
@@ -167,7 +177,7 @@ class Control:
         answer, body = await self._ask(SHOW, {"model": model})
         if answer.status == HTTPStatus.NOT_FOUND:
             raise ModelNotFound(f"model '{model}' not found")
-        return _read(SHOW, answer, body, _capabilities)
+        return _read(SHOW, answer, body, _capabilities, self._setting)
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         return await self._read(
@@ -240,7 +250,7 @@ class Control:
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
     async def _read(self, path: str, understood: Callable[[JsonMapping], T]) -> T:
-        return _read(path, *await self._ask(path), understood)
+        return _read(path, *await self._ask(path), understood, self._setting)
 
     async def _ask(self, path: str, asked: JsonMapping | None = None) -> tuple[HttpAnswer, bytes]:
         body = b"" if asked is None else json.dumps(asked).encode()
@@ -343,7 +353,13 @@ def _method(path: str) -> str:
     return "POST" if path == SHOW else "GET"
 
 
-def _read(path: str, answer: HttpAnswer, body: bytes, understood: Callable[[JsonMapping], T]) -> T:
+def _read(
+    path: str,
+    answer: HttpAnswer,
+    body: bytes,
+    understood: Callable[[JsonMapping], T],
+    setting: str,
+) -> T:
     """What `understood` makes of the JSON object there; it raises _Odd for what is not Ollama's."""
     try:
         return understood(_json_object(answer.status, body))
@@ -352,7 +368,7 @@ def _read(path: str, answer: HttpAnswer, body: bytes, understood: Callable[[Json
             f"{_method(path)} {path} answered {answer.status} with {odd}; 200 with {EXPECTED[path]}"
             " was expected"
         )
-        raise BackendProtocolError(f"{text}; ollama.url must lead to Ollama.") from odd
+        raise BackendProtocolError(f"{text}; {setting} must lead to Ollama.") from odd
 
 
 def _json_object(status: int, body: bytes) -> JsonMapping:

@@ -18,6 +18,7 @@ class Ollama(OllamaTraits):
         connect_timeout_s: of the work's connections, name resolution included.
         control_timeout_s: of every control call but loads and probes.
         api_key: that a proxy before it requires, empty for none.
+        setting: where the owner has written the address.
     """
 
     def __init__(
@@ -27,10 +28,11 @@ class Ollama(OllamaTraits):
         connect_timeout_s: float,
         control_timeout_s: float = CONTROL_TIMEOUT_S,
         api_key: str = "",
+        setting: str = "ollama.url",
     ) -> None:
         data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
         self._data_path = data_path
-        control = Control(url, timeout_s=control_timeout_s, api_key=api_key)
+        control = Control(url, timeout_s=control_timeout_s, api_key=api_key, setting=setting)
         self._control = control
         self.open = data_path.open
         self.version = control.version
