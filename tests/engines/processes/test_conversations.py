@@ -161,11 +161,14 @@ async def test_conversations_go_on_after_their_model_was_swapped(file: Path, tmp
     assert status["size_bytes"] > 1_000_000
 
 
-async def test_conversations_go_on_after_a_restart_of_the_gateway(file: Path, tmp_path: Path):
-    async with open_door(tmp_path, run_with(file)) as door:
+@pytest.mark.parametrize("env", [{}, {"LLAMA_ARG_PORT": "${PORT}"}], ids=["command", "env"])
+async def test_conversations_go_on_after_a_restart_of_the_gateway(
+    file: Path, tmp_path: Path, env: dict[str, str]
+):
+    async with open_door(tmp_path, run_with(file, **env)) as door:
         await door.ask(ONE, long(1))
     assert len(door.events.of(ConversationsSaved)) == 1
-    async with open_door(tmp_path, run_with(file)) as door:
+    async with open_door(tmp_path, run_with(file, **env)) as door:
         _, cached_tokens = await door.ask(ONE, [*long(1), *TURNS])
     assert cached_tokens > 700
 

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -236,3 +236,48 @@ async def test_what_a_server_logs_costs_no_more_than_its_last_lines():
         assert (len(lines), written) == (200, 20002)
         assert lines[-2] == "the last line"
         assert {len(line) for line in lines[:-2]} == {995}
+
+
+async def test_a_model_is_loaded_again_right_after_its_load_was_cut():
+    async with house({A: odd()}) as home:
+        load = asyncio.ensure_future(home.engine.load(A, OPTIONS))
+        await until(lambda: home.engine.servers[A].log.after(0)[1])
+        load.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await load
+        await home.engine.load(A, OPTIONS)
+        assert await resident(home.engine) == [A]
+
+
+async def test_a_server_that_is_about_to_stop_is_not_taken_for_a_loaded_one():
+    async with house({A: odd()}) as home:
+        await home.engine.load(A, OPTIONS)
+        first = home.engine.servers[A].run
+        unload = asyncio.ensure_future(home.engine.unload(A))
+        await asyncio.sleep(0)
+        unload.cancel()
+        await home.engine.load(A, OPTIONS)
+        assert home.engine.servers[A].run is not first
+        assert await resident(home.engine) == [A]
+
+
+async def test_two_engines_side_by_side_begin_with_other_ports():
+    ports = some_ports()
+    async with AsyncExitStack() as stack:
+        firsts = [await stack.enter_async_context(house({A: odd()}, ports)) for _ in range(9)]
+        assert len({home.engine.ports.take() for home in firsts}) > 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"Model": "a", "metadata": {"model": "b"}, "prompt": "x"}',
+        b'{"mod\\u0065l": "a", "metadata": {"model": "b"}, "prompt": "x"}',
+        b'{"metadata": {"model": "b"}, "MODEL": "a", "prompt": "x"}',
+    ],
+)
+async def test_a_name_further_in_is_not_the_model_that_is_asked(body: bytes):
+    async with house({A: odd("other"), B: odd("other")}) as home:
+        await home.engine.load(B, OPTIONS)
+        with pytest.raises(ModelGone):
+            await home.engine.open(BackendCall(method="POST", path="/v1/completions", body=body))

@@ -73,6 +73,8 @@ def test_other_weights_under_the_same_name_are_another_digest(tmp_path: Path):
         ((b"a", b"b\nc", b"\n"), ["ab", "c"]),
         ((b"a\r\nb\n",), ["a", "b"]),
         ((b" 10 %\r 20", b" %\r 30 %\n"), [" 30 %"]),
+        ((b" 10 %\r", b" 20 %\r", b" 30 %\r", b"\n"), [" 30 %"]),
+        ((b"a\r", b"\nb\r", b"\r", b"\n"), ["a", "b"]),
         ((b"x" * 5000 + b"\ny\n",), ["x" * LINE_BYTES, "y"]),
         ((b"\xff\n",), ["\ufffd"]),
         (tuple(b"%d\n" % number for number in range(500)), [str(n) for n in range(300, 500)]),

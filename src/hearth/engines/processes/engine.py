@@ -47,7 +47,8 @@ from hearth.types import (
 
 LEFTOVER_GRACE_S = 10.0
 MIB_PER_GIB = 1024.0
-_MODEL = re.compile(rb'"model"\s*:\s*"([!#-\[\]-~]*)"')
+_FIRST = re.compile(rb'\s*\{\s*"model"\s*:\s*"([!#-\[\]-~]*)"')
+_SPELLED = re.compile(rb'"model"|\\u', re.IGNORECASE)
 
 
 def models_of(settings: Settings, row: str) -> dict[str, ModelSettings]:
@@ -130,10 +131,13 @@ class Processes(ProcessesTraits):
         slots = None
         if self._conversations is not None:
             settings = self.servers[name.lower()].settings
-            words = command_of(name, settings, 0, os.environ).words
+            portless = command_of(name, settings, 0, os.environ)
             inherited = {key: text for key, text in os.environ.items() if key.startswith("LLAMA_")}
             slots = await self._conversations.slots_of(
-                name, said, command=words, environment={**inherited, **env}
+                name,
+                said,
+                command=portless.words,
+                environment={**inherited, **env, **portless.env},
             )
         return LlamaServer(
             url,
@@ -314,11 +318,12 @@ async def _meant_by(error: BackendGone, run: Run) -> BackendGone:
 
 
 async def _model_in(body: bytes) -> str:
-    """The model that is asked for, without reading all of a body where its name stands once."""
-    if body.count(b'"model"') == 1:
-        found = _MODEL.search(body)
-        if found:
-            return found[1].decode()
+    """The model that is asked for, without reading all of a body that begins with its name and has
+    no other key that may mean the same.
+    """
+    found = _FIRST.match(body)
+    if found and not _SPELLED.search(body, found.end()):
+        return found[1].decode()
     fields = (
         await asyncio.to_thread(object_in, body) if len(body) > LARGE_BYTES else object_in(body)
     )

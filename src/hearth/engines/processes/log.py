@@ -32,7 +32,9 @@ class ProcessLog:
                 self.add(line)
             self._written += older[0].count(_BREAK) + 1 if older else 0
             self._open = b""
-        self._open = _writing(self._open + last[-2 * LINE_BYTES :])
+        rest = self._open + last[-2 * LINE_BYTES :]
+        # what comes next may be the end of a line, or write over it
+        self._open = _writing(rest) + (b"\r" if rest.endswith(b"\r") else b"")
 
     def add(self, line: bytes) -> None:
         """One whole line."""

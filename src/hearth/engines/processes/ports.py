@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 
 from hearth.errors import LoadError
@@ -18,7 +19,10 @@ class Ports:
         self._ports = ports
         self._setting = setting
         self._taken: set[int] = set()
-        self._next = 0
+        self._next = secrets.randbelow(len(ports))
+        """By chance: another gateway with this range may start a server at the same moment, and a
+        port is only seen as taken once its server listens.
+        """
 
     def take(self) -> int:
         """A port that nobody listens on, the one that was given longest ago first, so that nobody

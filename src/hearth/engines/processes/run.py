@@ -113,6 +113,13 @@ class Run:
         self._listens = False
         self.task = loop.create_task(self._live(), name=f"server of {name}")
 
+    @property
+    def is_ending(self) -> bool:
+        """It was asked to end, or does so by itself; something of it may be left."""
+        return self.state is not State.STOPPED and (
+            self.state is State.STOPPING or self._stop.done()
+        )
+
     def stop(self) -> None:
         """End it, with its grace."""
         if not self._stop.done():
@@ -131,7 +138,11 @@ class Run:
     async def has_ended(self) -> bool:
         """It ends now, or does so within a moment."""
         if self.state is State.READY:
-            await asyncio.wait((self.tree.exit, self._stop), timeout=ENDING_S)
+            await asyncio.wait(
+                (self.tree.exit, self._stop),
+                timeout=ENDING_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
         return self.state is not State.READY or self.tree.exit.done()
 
     async def _live(self) -> None:
@@ -277,8 +288,8 @@ class Run:
                 self.tree.kill()
             else:
                 self.tree.stop()
-        self.left_over = not await self.tree.gone()
-        self.state = State.STOPPED
+            self.left_over = not await self.tree.gone()
+            self.state = State.STOPPED
 
     async def _keep_conversations(self) -> None:
         slots = self.engine.slots if isinstance(self.engine, LlamaServer) else None

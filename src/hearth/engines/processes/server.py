@@ -83,7 +83,7 @@ class ModelServer:
         """Returns once a server is ready; cancelling it ends one that is not, at once. Raises
         LoadError, ModelLeftAlone.
         """
-        while self.run is not None and self.run.state is State.STOPPING:
+        while self.run is not None and self.run.is_ending:
             await asyncio.wait((self.run.task,))
         run = self.run
         try:
