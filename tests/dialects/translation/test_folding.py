@@ -167,3 +167,14 @@ def test_log_probabilities_of_a_text_completion_are_kept_in_their_old_form():
     [choice] = answer["choices"]
     assert (choice["text"], choice["logprobs"]["tokens"]) == ("ab", ["a", "b"])
     assert choice["logprobs"]["token_logprobs"] == [-1.0, -1.0]
+
+
+def test_a_long_answer_is_put_together_without_a_copy_for_each_part():
+    chunk = delta(content="x" * 1000)
+    chunk["choices"][0]["logprobs"] = {"content": [{"token": "x"}]}
+    parts = 30_000
+    stream = frames(chunk, done=False) * parts + frames(delta("stop"))
+    answer: Fields = dict(folded_answer(ROUTES[Endpoint.OPENAI_CHAT], stream))
+    [choice] = answer["choices"]
+    assert len(choice["message"]["content"]) == parts * 1000
+    assert len(choice["logprobs"]["content"]) == parts

@@ -32,7 +32,7 @@ from tests.engines.openai_server.scripted import (
     said,
     whole,
 )
-from tests.engines.stub_server import Peer, StubServer, read
+from tests.engines.stub_server import LAST_CHUNK, Peer, StubServer, chunked, read
 from tests.support.fields import Fields
 
 KEY = "key-of-the-server"
@@ -307,6 +307,33 @@ async def test_an_error_within_a_stream_ends_it(path: str):
         tail = StreamTail(INFERENCE_ROUTES[path])
         tail.feed(stream.removesuffix(b"data: [DONE]\n\n"))
         assert tail.ending().reported_error
+
+
+@pytest.mark.parametrize("path", IN_DIALECT)
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("size", [1, 10_000])
+async def test_lines_may_end_with_crlf(path: str, *, streams: bool, size: int):
+    stream = HELLO[1].replace(b"\n", b"\r\n")
+
+    async def serve(peer: Peer) -> None:
+        if peer.path != CHAT:
+            await Scripted({"/v1/models": listing("m")})(peer)
+            return
+        pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+        await peer.send(head + b"Transfer-Encoding: chunked\r\n\r\n", chunked(*pieces), LAST_CHUNK)
+
+    async with StubServer(serve) as server, aclosing(engine_at(server.url)) as engine:
+        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=streams)
+        body = b"".join(await read(await engine.open(call)))
+        assert b"\r" not in body
+        assert b"he" in body
+        if streams:
+            tail = StreamTail(INFERENCE_ROUTES[path])
+            tail.feed(body)
+            assert tail.ending().complete
+        else:
+            assert b"hey" in body
 
 
 WHOLE: Fields = {

@@ -66,77 +66,97 @@ def _part(choice: JsonValue) -> JsonObject:
 
 
 def _chat(frames: Iterator[JsonObject]) -> JsonObject:
-    return _completed(frames, "chat.completion", _add_delta, _message)
+    head, choices = _completed(frames, "delta")
+    return {
+        "choices": [_message(choice) for choice in choices],
+        **head,
+        "object": "chat.completion",
+    }
 
 
 def _completion(frames: Iterator[JsonObject]) -> JsonObject:
-    return _completed(frames, "text_completion", _add_text, lambda choice: choice)
+    head, choices = _completed(frames, "text")
+    whole: list[JsonValue] = [{"text": "", **choice.around, **choice.said} for choice in choices]
+    return {"choices": whole, **head, "object": "text_completion"}
 
 
-def _completed(
-    frames: Iterator[JsonObject],
-    kind: str,
-    add: Callable[[JsonObject, JsonObject], None],
-    finished: Callable[[JsonObject], JsonObject],
-) -> JsonObject:
+class _Choice:
+    """A choice that grows; `around`: what is said beside its text."""
+
+    def __init__(self, index: int) -> None:
+        self.around: JsonObject = {"index": index, "finish_reason": None}
+        self._said: JsonObject = {}
+        self._texts: dict[str, list[str]] = {}
+        """Joined at the end: a copy of a long text for each of its parts would take too long."""
+
+    @property
+    def said(self) -> JsonObject:
+        texts = {name: "".join(parts) for name, parts in self._texts.items()}
+        return {**texts, **self._said}
+
+    def add(self, name: str, one: JsonValue) -> None:
+        """What comes to a field of what it says."""
+        if name == "tool_calls":
+            _add_calls(self._said, one)
+        elif name == "role":
+            self._said[name] = one
+        elif isinstance(one, str) and name not in self._said:
+            self._texts.setdefault(name, []).append(one)
+        elif one is not None:
+            text = "".join(self._texts.pop(name, ()))
+            self._said[name] = _joined(self._said.get(name, text), one)
+
+    def add_around(self, part: JsonObject, *, but: str) -> None:
+        """How it ended, and log probabilities of the tokens."""
+        for name, one in part.items():
+            if name == "logprobs" and isinstance(one, dict):
+                self.around[name] = _joined(self.around.get(name), one)
+            elif name not in (but, "index", "logprobs") and one is not None:
+                self.around[name] = one
+
+
+def _completed(frames: Iterator[JsonObject], says: str) -> tuple[JsonObject, list[_Choice]]:
+    """What the chunks say as a whole, and their choices; `says`: the field with what one says."""
     head: JsonObject = {}
     counted: JsonObject = {}
-    choices: dict[int, JsonObject] = {}
+    choices: dict[int, _Choice] = {}
     for fields in frames:
         head |= {name: one for name, one in fields.items() if name not in _OF_CHUNKS}
         counted |= {name: fields[name] for name in ("usage", "timings") if fields.get(name)}
         listed = fields.get("choices")
         for part in listed if isinstance(listed, list) else ():
             index = at(part, ("index",))
-            if isinstance(part, dict) and isinstance(index, int):
-                add(choices.setdefault(index, {"index": index}), part)
-    whole: list[JsonValue] = [finished(choices[index]) for index in sorted(choices)]
-    return {"choices": whole, **head, "object": kind, **counted}
-
-
-def _add_text(choice: JsonObject, part: JsonObject) -> None:
-    choice["text"] = f"{choice.get('text') or ''}{part.get('text') or ''}"
-    _add_others(choice, part, but="text")
-
-
-def _add_delta(choice: JsonObject, part: JsonObject) -> None:
-    message = _object(choice.get("message"))
-    choice["message"] = message
-    for name, one in _object(part.get("delta")).items():
-        if name == "tool_calls":
-            _add_calls(message, one)
-        elif one is not None:
-            message[name] = one if name == "role" else _joined(message.get(name), one)
-    _add_others(choice, part, but="delta")
+            if not (isinstance(part, dict) and isinstance(index, int)):
+                continue
+            choice = choices.setdefault(index, _Choice(index))
+            said = part.get(says)
+            for name, one in said.items() if isinstance(said, dict) else [(says, said)]:
+                choice.add(name, one)
+            choice.add_around(part, but=says)
+    return head | counted, [choices[index] for index in sorted(choices)]
 
 
 def _joined(before: JsonValue, one: JsonValue) -> JsonValue:
     """What a field has come to: texts and lists grow, also inside of objects. A content may change
-    from parts to plain text.
+    from plain text to parts, and back.
     """
-    match before, one:
-        case str(), str():
-            return f"{before}{one}"
-        case dict(), dict():
-            names = {**before, **one}
-            return {name: _joined(before.get(name), one.get(name)) for name in names}
-        case list(), list():
-            return [*before, *one]
-        case list(), str():
-            return [*before, {"type": "text", "text": one}] if one else before
-        case str(), list():
-            return [{"type": "text", "text": before}, *one] if before else one
+    if isinstance(before, list):
+        before.extend(_parts(one))  # in place, as texts are joined at the end
+        return before
+    if isinstance(one, list):
+        return [*_parts(before), *one]
+    if isinstance(before, dict) and isinstance(one, dict):
+        names = {**before, **one}
+        return {name: _joined(before.get(name), one.get(name)) for name in names}
+    if isinstance(before, str) and isinstance(one, str):
+        return before + one
     return before if one is None else one
 
 
-def _add_others(choice: JsonObject, part: JsonObject, *, but: str) -> None:
-    """What is said beside the text: log probabilities of the tokens, and how it ended."""
-    for name, one in part.items():
-        if name == "logprobs" and isinstance(one, dict):
-            choice[name] = _joined(choice.get(name), one)
-        elif name not in (but, "index", "logprobs") and one is not None:
-            choice[name] = one
-    choice.setdefault("finish_reason", None)
+def _parts(given: JsonValue) -> list[JsonValue]:
+    if isinstance(given, list):
+        return given
+    return [{"type": "text", "text": given}] if isinstance(given, str) and given else []
 
 
 def _add_calls(message: JsonObject, parts: JsonValue) -> None:
@@ -159,9 +179,9 @@ def _add_calls(message: JsonObject, parts: JsonValue) -> None:
             function[name] = f"{function.get(name) or ''}{one or ''}"
 
 
-def _message(choice: JsonObject) -> JsonObject:
+def _message(choice: _Choice) -> JsonObject:
     """The choice of a whole answer."""
-    message = _object(choice.get("message"))
+    message = choice.said
     calls = message.pop("tool_calls", None)
     content = message.pop("content", None) or (None if calls else "")
     whole: JsonObject = {"role": "assistant", "content": content, **message}
@@ -169,7 +189,7 @@ def _message(choice: JsonObject) -> JsonObject:
         whole["tool_calls"] = [
             {name: one for name, one in _object(call).items() if name != "index"} for call in calls
         ]
-    return {**choice, "message": whole}
+    return {**choice.around, "message": whole}
 
 
 def _response(frames: Iterator[JsonObject]) -> JsonObject:

@@ -38,6 +38,7 @@ from hearth.engines.openai_server.exchanges import (
     JSON,
     NDJSON,
     CommentsApart,
+    LineFeeds,
     Ready,
     TranslatedStream,
     whole_body,
@@ -165,8 +166,10 @@ class OpenAiCalls:
         """
         exchange = await self._passed(route, call)
         kind = dict(exchange.headers).get(b"content-type", b"").lower()
-        if exchange.status >= HTTPStatus.BAD_REQUEST or not kind.startswith(b"application/json"):
+        if exchange.status >= HTTPStatus.BAD_REQUEST:
             return exchange
+        if not kind.startswith(b"application/json"):
+            return LineFeeds(exchange)
         answer = await _read(await whole_body(exchange))
         if answer.get("error"):
             return _ready(route, {"error": answer["error"]})

@@ -92,6 +92,31 @@ class CommentsApart:
         return (b"",) if chunks else tuple(filter(None, (self._held,)))
 
 
+class LineFeeds:
+    """An `Exchange` of a stream whose lines end with LF, also where the server ends them with CRLF,
+    as many in Python do. JSON has neither sign within its texts.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.status = exchange.status
+        self.headers = exchange.headers
+        self.close = exchange.close
+        self._exchange = exchange
+        self._held = b""
+
+    async def take(self) -> tuple[bytes, ...]:
+        chunks = await self._exchange.take()
+        if not (self._held or any(b"\r" in chunk for chunk in chunks)):
+            return chunks
+        if not chunks:
+            held = self._held
+            self._held = b""
+            return (held,)
+        came = self._held + b"".join(chunks)
+        self._held = b"\r" if came.endswith(b"\r") else b""
+        return (came[: len(came) - len(self._held)].replace(b"\r\n", b"\n"),)
+
+
 async def whole_body(exchange: Exchange) -> bytes:
     """All of an answer; its connection is given back."""
     parts: list[bytes] = []
