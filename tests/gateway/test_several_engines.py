@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hearth.api.app import HearthApp
+from hearth.config.settings import GpuSettings, ModelSettings, Settings
 from hearth.engines.port import Engine
 from hearth.engines.table import EngineTable, Row
 from hearth.errors import OrderRefused
@@ -32,14 +33,16 @@ SETTINGS = settings_with(backend={"wait_when_down_s": 10.0, "check_interval_s": 
 class Home(House):
     """`a` and `b` of an Ollama whose card has room for one of them, `Stays` beside them."""
 
-    def __init__(self, *, on_card: bool = False, alias: bool = False) -> None:
+    def __init__(
+        self, *, on_card: bool = False, alias: bool = False, settings: Settings = SETTINGS
+    ) -> None:
         self.server = StayingEngine("Stays", on_card=on_card)
         aliases = {"aliases": {"any": ("stays", "a")}} if alias else {}
         super().__init__(
             "a",
             "b",
             resident="a",
-            settings=SETTINGS.replace(**aliases),
+            settings=settings.replace(**aliases),
             capacity_mib=9_000.0,
             table=self._table,
         )
@@ -167,6 +170,17 @@ async def test_orders_are_refused_for_what_is_loaded_on_request_by_an_engine_tha
         for order in (house.gateway.orders.load, house.gateway.orders.unload):
             with pytest.raises(OrderRefused, match="a is away: its engine does not answer"):
                 await order("a")
+
+
+@in_virtual_time
+async def test_who_never_fits_beside_what_stays_hears_what_that_takes():
+    sizes = {"stays": ModelSettings(vram_gb=20.0), "a": ModelSettings(vram_gb=6.0)}
+    settings = SETTINGS.replace(gpu=GpuSettings(vram_gb=24.0, home_model=""), models=sizes)
+    async with Home(on_card=True, settings=settings) as house:
+        status, said = await house.generated("a")
+        assert status == 503
+        assert "needs 6.0 GiB of GPU memory, the GPU has 24.0 GiB, of which" in said
+        assert "models that stay take 20.0 GiB" in said
 
 
 class LateThreads(ThreadPoolExecutor):

@@ -455,9 +455,11 @@ class Effects:
         task = f" for {task_type}" if task_type in self._view.settings.gpu.task_vram_gb else ""
         needed_gib = (self._view.need_mib(model, task_type) or 0.0) / MIB_PER_GB
         capacity_gib = (self._view.capacity_mib or 0.0) / MIB_PER_GB
+        held_gib = self._view.held_mib() / MIB_PER_GB
+        held = f", of which models that stay take {held_gib:.1f} GiB" if held_gib else ""
         return (
             f"model '{model}' needs {needed_gib:.1f} GiB of GPU memory{task}, the GPU has"
-            f" {capacity_gib:.1f} GiB"
+            f" {capacity_gib:.1f} GiB{held}"
         )
 
 

@@ -214,10 +214,10 @@ class Residency:
         if capacity is None:
             return None
         if not self.listing.is_plain:
-            capacity -= self._held_mib()
+            capacity -= self.held_mib()
         return max(0.0, capacity - self._foreign_mib)
 
-    def _held_mib(self) -> float:
+    def held_mib(self) -> float:
         """Reserved for what may not go."""
         held = [
             each
@@ -258,7 +258,7 @@ class Residency:
         if need is None or capacity is None:
             return False
         if not self.listing.is_plain:
-            capacity -= self._held_mib()
+            capacity -= self.held_mib()
         return need > capacity
 
     def ready(self, model: str) -> Resident | None:
