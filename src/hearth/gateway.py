@@ -426,7 +426,7 @@ class Gateway:
     def warnings(self) -> list[str]:
         expected = (("home", self.settings.gpu.home_model), ("pinned", self.orders.pinned))
         missing = [
-            f"{what} model {name} is not installed: {self.engines.of(name).how_to_install(name)}"
+            f"{what} model {name} is not installed: {self.engines.how_to_install(name)}"
             for what, name in expected
             if name and self._watch.all_listed and self._watch.name_of(name) is None
         ]

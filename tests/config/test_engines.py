@@ -145,6 +145,17 @@ models: {m: {engine: r, num_ctx: 8}, n: {engine: o, num_ctx: 8}, l: {num_ctx: 8}
             ["models.m.num_ctx"],
         ),
         ("engines: {p: {kind: processes}}\nmodels: {m: {run: {command: [serve]}}}", []),
+        (
+            """
+engines: {s: {kind: llama_server, url: 'http://a'}, o: {kind: ollama, url: 'http://b'}}
+gpu: {parallel: 2}
+models:
+  m: {engine: o, upstream_name: x}
+  n: {engine: o, upstream_name: X}
+  l: {engine: s, upstream_name: x}
+""",
+            ["models.n.upstream_name"],
+        ),
     ],
 )
 def test_settings_of_engines_without_effect_are_named(text: str, places: list[str]):

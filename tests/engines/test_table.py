@@ -125,6 +125,14 @@ async def test_the_name_at_an_ollama_may_be_written_without_its_tag(own: str):
     table = EngineTable(rows, upstream={"chat": own})
     assert await listing(table) == ["chat", "B"]
     assert table.called(rows[0], "hermes:latest") == "chat"
+    assert table.how_to_install("chat") == f"ollama pull {own}"
     assert [model.name for model in await table.resident("cards")] == ["chat"]
     only = EngineTable([rows[0]], upstream={"chat": own})
     assert await listing(only) == ["chat:latest"]
+
+
+async def test_of_two_names_for_one_model_the_first_counts():
+    server = StayingEngine("org/m")
+    rows = [Row(name="big", engine=server), Row(name="cards", engine=fake("a:latest"))]
+    table = EngineTable(rows, upstream={"b": "org/m", "a-second": "org/m"})
+    assert await listing(table) == ["b", "a"]

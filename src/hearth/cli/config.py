@@ -148,10 +148,10 @@ def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
     if asked.errors:
         return
     if home and engines.canonical(home).lower() not in installed:
-        how = engines.of(home).how_to_install(home)
+        how = engines.how_to_install(home)
         yield f"gpu.home_model: home model {home} is not installed: {how}"
     for where, model in missing_choices(aliases, installed, engines.canonical):
-        how = engines.of(model).how_to_install(model)
+        how = engines.how_to_install(model)
         yield f"{where}: {model} is not installed, so it is passed over: {how}"
 
 

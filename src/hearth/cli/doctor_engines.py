@@ -305,7 +305,7 @@ def check_models(
             "FAIL" if where == "gpu.home_model" else "warn",
             "models",
             f"{where}: {name} is not installed",
-            engines.of(name).how_to_install(name),
+            engines.how_to_install(name),
         )
     if not missing:
         yield Finding(
@@ -343,7 +343,7 @@ def check_aliases(
         yield Finding("FAIL", "aliases", f"{problem.path[1]} {problem.text}", "rename the alias")
     for where, model in missing_choices(aliases, known, engines.canonical):
         says = f"{where}: {model} is not installed, so it is passed over"
-        yield Finding("warn", "aliases", says, engines.of(model).how_to_install(model))
+        yield Finding("warn", "aliases", says, engines.how_to_install(model))
     named = "; ".join(f"{name}: {', '.join(models)}" for name, models in aliases.items())
     told = (
         "an answer names the model that ran in the header X-Hearth-Model, unless signs of life went"

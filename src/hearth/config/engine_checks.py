@@ -105,6 +105,20 @@ def effectless_of_engines(settings: Settings) -> Iterator[str]:
                 f"models.{model}.run: has no effect: `engine` must be the name of an engine of the"
                 " kind `processes`"
             )
+    yield from _named_twice(settings)
+
+
+def _named_twice(settings: Settings) -> Iterator[str]:
+    """Names for a model of an engine that has another one already."""
+    names: dict[tuple[str, str], str] = {}
+    for model, about in settings.models.items():
+        if about.upstream_name:
+            first = names.setdefault((about.engine, about.upstream_name.lower()), model)
+            if first != model:
+                yield (
+                    f"models.{model}.upstream_name: has no effect: it is that of models.{first};"
+                    " use an alias for another name"
+                )
 
 
 def contexts_without_effect(settings: Settings) -> Iterator[str]:

@@ -444,7 +444,7 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
     yield from effectless_of_engines(settings)
     if settings.engines and "url" in settings.ollama.model_fields_set:
         yield "ollama.url: has no effect, because engines is set"
-    is_slotted = settings.engine_row.kind == "llama_server"
+    is_slotted = {row.kind for row in settings.engine_rows.values()} == {"llama_server"}
     if is_slotted and "parallel" in settings.gpu.model_fields_set:
         yield "gpu.parallel: has no effect; the slots of a llama_server are used (`-np`)"
     yield from contexts_without_effect(settings)

@@ -156,6 +156,10 @@ class EngineTable:
         """The engine that has a model."""
         return self.row_of(model).engine
 
+    def how_to_install(self, model: str) -> str:
+        """The command that puts a model on the disk of its engine."""
+        return self.of(model).how_to_install(self.own_name(model))
+
     def log_after(self, model: str, number: int) -> tuple[list[str], int] | None:
         """Lines that the model's server has written, from one of a number on, and the number of the
         next; None where Hearth has not started that server. Raises ModelNotFound.
@@ -190,7 +194,7 @@ class EngineTable:
         """
         return {
             row.engine.canonical(own).lower(): name
-            for name, own in self._upstream.items()
+            for name, own in reversed(self._upstream.items())  # of two names, the first one
             if self._assigned.get(name, row.name) == row.name
         }
 
