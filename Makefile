@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Counts packages while pip works, and says in one line what stopped it.
 INSTALL = @{ $(PIP) install --retries 2 --progress-bar off $(1) 2>&1; echo "exit $$?"; } | awk ' \
 	/^Collecting / { printf "\r  %d packages", ++n; fflush() } \
-	/^ERROR|^error/ { wrong = wrong "\n" $$0 } \
+	/^ERROR|^error|^[A-Za-z.]*Error: / { wrong = wrong "\n" $$0 } \
 	/NewConnectionError|NameResolutionError|Network is unreachable|ConnectTimeout/ { offline = 1 } \
 	/^exit / { code = $$2 } \
 	END { if (n) print ""; if (code && offline) print "no network: pip reaches no package index; connect, then run the same command again"; \
