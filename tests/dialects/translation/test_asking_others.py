@@ -65,7 +65,7 @@ def asked(path: Endpoint, api: ServerApi = PLAIN, **fields: Any) -> Fields:
             {"response_format": FORMAT},
         ),
         ({"metadata": {"user_id": "u"}, "context_management": {"edits": []}}, {}),
-        ({"service_tier": "auto", "unknown": 1}, {}),
+        ({"service_tier": "auto", "unknown": None, "mcp_servers": [], "other": False}, {}),
     ],
 )
 def test_what_a_message_asks_for_is_asked_in_openais_words(given: Fields, sent: Fields | None):
@@ -187,6 +187,7 @@ def test_an_answer_that_is_begun_goes_on_where_the_server_can(path: Endpoint):
         asked(path, PLAIN, **{field: turns})
 
 
+DOCUMENT: Fields = {"type": "document", "source": {"type": "text", "data": "doc"}}
 BLOCK: Any = {"type": "server_tool_use", "id": "c"}
 
 
@@ -220,6 +221,30 @@ BLOCK: Any = {"type": "server_tool_use", "id": "c"}
             },
             "messages[0].content[0].source",
         ),
+        (MESSAGES, {"seed": 0}, "seed"),
+        (MESSAGES, {"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+        (MESSAGES, {"thinking": {"type": "odd"}}, "thinking.type"),
+        (MESSAGES, {"tools": [{"name": "f", "input_examples": [{}]}]}, "tools[0].input_examples"),
+        *[
+            (
+                MESSAGES,
+                {"messages": [{"role": "user", "content": [{**DOCUMENT, name: wish}]}]},
+                f"messages[0].content[0].{name}",
+            )
+            for name, wish in (
+                ("title", "T"),
+                ("context", "C"),
+                ("citations", {"enabled": True}),
+            )
+        ],
+        (RESPONSES, {"stop": ["x"]}, "stop"),
+        (RESPONSES, {"n": 2}, "n"),
+        (RESPONSES, {"context_management": [{"type": "compaction"}]}, "context_management"),
+        (
+            RESPONSES,
+            {"tools": [{"type": "function", "name": "f", "output_schema": SCHEMA}]},
+            "tools[0].output_schema",
+        ),
         (RESPONSES, {"previous_response_id": "r"}, "previous_response_id"),
         (RESPONSES, {"conversation": "c"}, "conversation"),
         (RESPONSES, {"prompt": {"id": "p"}}, "prompt"),
@@ -246,7 +271,8 @@ BLOCK: Any = {"type": "server_tool_use", "id": "c"}
     ],
 )
 def test_what_cannot_be_carried_is_named(path: Endpoint, fields: Fields, named: str):
-    whole = {"messages": [HI], "input": "hi", "max_tokens": 5, **fields}
+    own = {"messages": [HI], "max_tokens": 5} if path is MESSAGES else {"input": "hi"}
+    whole = {**own, **fields}
     with pytest.raises(BadRequest) as caught:
         asked(path, **whole)
     assert not isinstance(caught.value, GoJsonError)

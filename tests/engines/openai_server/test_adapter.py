@@ -21,7 +21,7 @@ from hearth.errors import (
     BadRequest,
     LoadError,
 )
-from hearth.types import LoadOptions
+from hearth.types import BackendCall, LoadOptions
 from tests.engines.openai_server.scripted import (
     JSON,
     SSE,
@@ -118,6 +118,12 @@ async def test_a_model_is_asked_for_by_the_servers_own_name(upstream: str, name:
             call = post(path, written, messages=HI, max_tokens=5, metadata={"model": "no"})
             assert (await whole(engine, changed(call, stream=False)))[0] == 200
         assert [peer.json["model"] for peer in script.sent_to(CHAT)] == [upstream] * 2
+
+
+def asking(path: str, **fields: Any) -> BackendCall:
+    own: Fields = {"input": "hi"} if path == Endpoint.OPENAI_RESPONSES else {"messages": HI}
+    own |= {"max_tokens": 5} if path == Endpoint.ANTHROPIC_MESSAGES else {}
+    return post(path, "m", **own, **fields)
 
 
 def changed(call: Any, **fields: Any) -> Any:
@@ -281,7 +287,7 @@ IN_DIALECT: dict[str, Callable[[str], Fields]] = {
 @pytest.mark.parametrize("shape", ["error", "message", "detail"])
 async def test_an_error_of_any_shape_is_in_the_words_of_who_asked(path: str, shape: str):
     async with before({CHAT: said(400, **{shape: "cannot be loaded"})}) as (engine, _):
-        call = post(path, "m", messages=HI, input="hi", max_tokens=5)
+        call = asking(path)
         assert await whole(engine, call) == (400, IN_DIALECT[path]("cannot be loaded"))
 
 
@@ -289,7 +295,7 @@ async def test_an_error_of_any_shape_is_in_the_words_of_who_asked(path: str, sha
 async def test_a_server_that_dies_within_an_answer_has_not_answered(path: str):
     cut = (200, events(delta(content="a"), done=False), SSE)
     async with before({CHAT: cut}) as (engine, _):
-        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=False)
+        call = asking(path, stream=False)
         with pytest.raises(BackendGone):
             await engine.open(call)
         exchange = await engine.open(changed(call, stream=True))
@@ -301,7 +307,7 @@ async def test_a_server_that_dies_within_an_answer_has_not_answered(path: str):
 async def test_an_error_within_a_stream_ends_it(path: str):
     broken = (200, events(delta(content="a"), {"error": {"message": "it broke"}}), SSE)
     async with before({CHAT: broken}) as (engine, _):
-        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=True)
+        call = asking(path, stream=True)
         stream = b"".join(await read(await engine.open(call)))
         assert b"it broke" in stream
         tail = StreamTail(INFERENCE_ROUTES[path])
@@ -324,7 +330,7 @@ async def test_lines_may_end_with_crlf(path: str, *, streams: bool, size: int):
         await peer.send(head + b"Transfer-Encoding: chunked\r\n\r\n", chunked(*pieces), LAST_CHUNK)
 
     async with StubServer(serve) as server, aclosing(engine_at(server.url)) as engine:
-        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=streams)
+        call = asking(path, stream=streams)
         body = b"".join(await read(await engine.open(call)))
         assert b"\r" not in body
         assert b"he" in body
@@ -349,7 +355,7 @@ async def test_a_server_that_streams_nothing_is_answered_from(path: str, *, stre
     answer = json.loads(json.dumps(WHOLE))
     answer["choices"][0]["message"] |= {"content": "hey", "reasoning_content": "hm"}
     async with before({CHAT: said(200, **answer)}) as (engine, _):
-        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=streams)
+        call = asking(path, stream=streams)
         exchange = await engine.open(call)
         body = b"".join(await read(exchange))
         assert (exchange.status, b"hey" in body, b"hm" in body) == (200, True, True)
@@ -378,7 +384,7 @@ async def test_calls_of_a_server_that_streams_nothing_are_numbered():
 async def test_an_error_with_status_200_is_one(path: str, *, streams: bool):
     error = {"message": "the provider is away", "code": 503}
     async with before({CHAT: said(200, error=error)}) as (engine, script):
-        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=streams)
+        call = asking(path, stream=streams)
         status, answer = await whole(engine, call)
         assert (status, "the provider is away" in json.dumps(answer)) == (503, True)
         assert len(script.sent_to(CHAT)) == 1
@@ -413,7 +419,7 @@ async def test_an_error_that_has_no_form_is_quoted(answer: Answer, says: str):
 async def test_a_part_that_cannot_be_read_leaves_no_hole_in_a_text(path: str):
     broken = events(delta(content="a"), done=False) + b"data: {oops\n\n" + events(delta("stop"))
     async with before({CHAT: (200, broken, SSE)}) as (engine, _):
-        call = post(path, "m", messages=HI, input="hi", max_tokens=5, stream=False)
+        call = asking(path, stream=False)
         status, error = await whole(engine, call)
         assert (status, "is no JSON" in json.dumps(error)) == (500, True)
 

@@ -1,7 +1,8 @@
 """A request of Anthropic's Messages as one of OpenAI's chat.
 
 Left out is what does not reach a model's text, or only Anthropic's own servers can follow: cache
-marks, metadata, the size of a thinking budget, context management, `is_error` of a tool's result.
+marks, metadata, the size of a thinking budget, context management, `is_error` of a tool's result,
+and what else is in `_LEFT_OUT`.
 Source: Anthropic's reference of `POST /v1/messages`, version 2026-10-21.
 """
 
@@ -16,6 +17,7 @@ from hearth.dialects.translation.parts import (
     ServerApi,
     going_on,
     image_part,
+    refuse_others,
     refused,
     schema_format,
     streamed,
@@ -24,6 +26,43 @@ from hearth.dialects.translation.parts import (
 from hearth.types import without_none
 
 _NOT_CARRIED = ("container", "mcp_servers")
+_CARRIED = frozenset(
+    {
+        "max_tokens",
+        "messages",
+        "model",
+        "output_config",
+        "output_format",
+        "stop_sequences",
+        "stream",
+        "system",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_p",
+    }
+)
+_LEFT_OUT = frozenset(
+    {
+        "betas",
+        "billing_policy",
+        "cache_control",
+        "compaction",
+        "context_management",
+        "diagnostics",
+        "fallback_credit_token",
+        "fallbacks",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    }
+)
+_THINKING = ("enabled", "adaptive", "disabled")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ROLES = ("user", "assistant", "system")
 
@@ -33,6 +72,7 @@ def asked_of_messages(body: Body, api: ServerApi) -> Asked:
     for name in _NOT_CARRIED:
         if body.get(name):
             raise refused(name, "it runs on Anthropic's servers; leave it out")
+    refuse_others(body, _CARRIED | _LEFT_OUT | {*_NOT_CARRIED})
     messages = [*_system(body.get("system")), *_messages(body, api)]
     wished = body.object("output_config")
     sampling = {name: body.get(name) for name in ("max_tokens", "temperature", "top_p")}
@@ -146,6 +186,10 @@ def _parts(block: Body, where: str) -> list[JsonObject]:
         raise refused(
             f"{where}.type", "it knows texts, images, thoughts, tool calls and their results"
         )
+    for name in ("title", "context", "citations"):
+        wish = block.get(name)
+        if kind == "document" and wish and wish != {"enabled": False}:
+            raise refused(f"{where}.{name}", "write it into the text")
     source = block.object("source")
     match kind, source.get("type"):
         case "document", "text":
@@ -174,6 +218,8 @@ def _tools(body: Body) -> JsonObject:
     for place, tool in enumerate(body.objects("tools")):
         if tool.get("type") not in (None, "custom"):
             raise refused(f"tools[{place}].type", "only tools that the caller runs are supported")
+        if tool.get("input_examples"):
+            raise refused(f"tools[{place}].input_examples", "write them into the description")
         described = {
             "name": tool.get("name"),
             "description": tool.get("description"),
@@ -201,6 +247,8 @@ def _choice(choice: Body) -> JsonObject:
 
 def _thinking(body: Body, wished: Body, api: ServerApi) -> JsonObject:
     kind = body.object("thinking").get("type")
+    if kind not in (None, *_THINKING):
+        raise refused("thinking.type", f"give one of {', '.join(_THINKING)}")
     effort = wished.get("effort")
     if kind == "disabled":
         return thinking(wish=False, api=api, where="thinking.type")

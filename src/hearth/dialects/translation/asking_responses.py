@@ -1,7 +1,8 @@
 """A request of OpenAI's Responses as one of OpenAI's chat.
 
 Left out is what does not reach a model's text: storing, cache keys, metadata, what is included of
-thoughts. Source: OpenAI's reference of `POST /v1/responses`, October 2026.
+thoughts, and what else is in `_LEFT_OUT`. Source: OpenAI's reference of `POST /v1/responses`,
+October 2026.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from hearth.dialects.translation.parts import (
     ServerApi,
     going_on,
     image_part,
+    refuse_others,
     refused,
     schema_format,
     streamed,
@@ -22,6 +24,42 @@ from hearth.dialects.translation.parts import (
 from hearth.types import without_none
 
 _STORED = ("previous_response_id", "conversation", "prompt")
+_CARRIED = frozenset(
+    {
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "model",
+        "parallel_tool_calls",
+        "reasoning",
+        "stream",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_p",
+    }
+)
+_LEFT_OUT = frozenset(
+    {
+        "access_programs",
+        "client_metadata",
+        "include",
+        "max_tool_calls",
+        "metadata",
+        "moderation",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "user",
+    }
+)
+"""`max_tool_calls` counts only calls of tools that run on OpenAI's servers."""
+_CHECKED = frozenset({*_STORED, "background", "top_logprobs", "truncation"})
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _ROLES = ("system", "developer", "user", "assistant")
 _LOGPROBS = "message.output_text.logprobs"
@@ -61,6 +99,7 @@ def _refuse(body: Body) -> None:
         raise refused("truncation", "it refuses prompts that are longer than its context")
     if body.integer("top_logprobs") or _LOGPROBS in body.array("include"):
         raise refused("top_logprobs", "ask /v1/chat/completions for log probabilities")
+    refuse_others(body, _CARRIED | _LEFT_OUT | _CHECKED)
 
 
 def _messages(body: Body, api: ServerApi) -> list[JsonObject]:
@@ -176,6 +215,8 @@ def _tools(body: Body) -> JsonObject:
     for place, tool in enumerate(body.objects("tools")):
         if tool.get("type") != "function":
             raise refused(f"tools[{place}].type", "only functions are supported")
+        if tool.get("output_schema"):
+            raise refused(f"tools[{place}].output_schema", "write it into the description")
         names = ("name", "description", "parameters", "strict")
         described: JsonObject = without_none({name: tool.get(name) for name in names})
         tools.append({"type": "function", "function": described})

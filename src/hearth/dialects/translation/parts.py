@@ -7,10 +7,11 @@ field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import field
 
 from hearth.dialects.frames import at
-from hearth.dialects.gojson import JsonObject, JsonValue
+from hearth.dialects.gojson import Body, JsonObject, JsonValue
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BadRequest
 from hearth.types import frozen, value
@@ -53,6 +54,14 @@ class Asked:
 def refused(where: str, why: str) -> BadRequest:
     """The refusal of a field that cannot be carried."""
     return BadRequest(f"`{where}` is not supported by this model server: {why}")
+
+
+def refuse_others(body: Body, known: AbstractSet[str], where: str = "") -> None:
+    """Refuse the first field that is none of the known ones, and asks for anything."""
+    for name, wish in body.fields.items():
+        asks_nothing = wish in (None, "", [], {}) or wish is False
+        if name not in known and not asks_nothing:
+            raise refused(f"{where}{name}", "it has no such field")
 
 
 def streamed() -> JsonObject:
