@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.engines.table import EngineTable, Row
+from hearth.engines.table import MOST_FORMER, EngineTable, Row
 from hearth.types import InstalledModel
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.staying_engine import StayingEngine
@@ -136,3 +136,22 @@ async def test_of_two_names_for_one_model_the_first_counts():
     rows = [Row(name="big", engine=server), Row(name="cards", engine=fake("a:latest"))]
     table = EngineTable(rows, upstream={"b": "org/m", "a-second": "org/m"})
     assert await listing(table) == ["b", "a"]
+
+
+async def test_what_is_no_longer_listed_is_still_of_the_engine_that_had_it():
+    first, second = StayingEngine("a"), StayingEngine("B:latest", "c")
+    table = EngineTable([Row(name="one", engine=first), Row(name="two", engine=second)])
+    await listing(table)
+    second.set_models("c")
+    assert await listing(table) == ["a", "c"]
+    assert (table.of("b"), table.own_name("b"), table.lists("b")) == (second, "B:latest", False)
+    first.set_models("a", "b")
+    assert await listing(table) == ["a", "b", "c"]
+    assert (table.of("b"), table.own_name("b")) == (first, "b")
+    first.set_models()
+    await listing(table)
+    assert (table.of("b"), table.of("a")) == (first, first)
+    for number in range(2 * MOST_FORMER):
+        first.set_models(f"m{number}")
+        await table.refresh("one")
+    assert table.of(f"m{number}") is first

@@ -62,6 +62,17 @@ async def test_an_alias_is_listed_beside_models_with_a_tag(path: str, part: str,
 
 
 @in_virtual_time
+async def test_what_was_just_pulled_is_listed_once():
+    async with Home() as house:
+        for each in (house.ollama, house.second):
+            each.install("new:latest")
+        house.second.install("newer:latest")
+        listed = json.loads((await house.get("/api/tags")).body)["models"]
+        names = [each["name"] for each in listed if each["name"].startswith("new")]
+        assert names == ["new:latest", "newer:latest"]
+
+
+@in_virtual_time
 async def test_the_merged_list_has_a_head():
     async with Home() as house:
         got = await house.get("/api/tags", "HEAD")

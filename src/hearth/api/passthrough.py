@@ -138,19 +138,20 @@ class Passthrough:
         asked = await asyncio.gather(
             *(self._list_of(row, call) for row in rows), return_exceptions=True
         )
-        part = _MERGED[request.path][0]
+        part, key = _MERGED[request.path]
         failed: BaseException = BackendUnreachable()
-        merged: list[JsonValue] = []
+        merged: dict[str, JsonValue] = {}
         found: JsonObject | None = None
         for each in asked:
             if isinstance(each, BaseException):
                 failed = each
             else:
                 found = found or each
-                merged += cast("list[JsonValue]", each[part])
+                for one in cast("list[dict[str, str]]", each[part]):
+                    merged.setdefault(gateway.engines.canonical(one[key]).lower(), {**one})
         if found is None:
             raise failed
-        body = encode({**found, part: merged})
+        body = encode({**found, part: list(merged.values())})
         if request.path in _LISTS:
             body = await self._with_aliases(body, request.path)
         await request.answer_json(body)
@@ -176,7 +177,7 @@ class Passthrough:
             name = entry.get(key) if isinstance(entry, dict) else None
             if isinstance(entry, dict) and isinstance(name, str):
                 called = engines.called(row, name)
-                if engines.row_of(called) is row:
+                if engines.row_of(called) is row or not engines.lists(called):
                     given = {field: called for field in _NAMES[path] if field in entry}
                     named.append({**entry, **given})
         return {**listed, part: named}

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from types import MappingProxyType
 
 from hearth.engines.port import Continuations, Engine
@@ -23,6 +24,8 @@ from hearth.types import InstalledModel, ResidentModel, frozen
 DEFAULT_TAG = ":latest"
 MOST_SPELLED = 1024
 """Names of which the common spelling is remembered."""
+MOST_FORMER = 1024
+"""Names of which is remembered who had them, once nobody lists them any more."""
 
 
 @frozen
@@ -88,6 +91,8 @@ class EngineTable:
         self._lists: dict[str, tuple[InstalledModel, ...]] = {}
         self._continuations = {name: row.engine.continuations() for name, row in self.rows.items()}
         self._known: dict[str, _Known] = {}
+        self._former: dict[str, _Known] = {}
+        """What is no longer listed, the latest first; it may still be in memory there."""
         self._installed: tuple[InstalledModel, ...] = ()
 
     @classmethod
@@ -141,7 +146,7 @@ class EngineTable:
 
     def row_of(self, model: str) -> Row:
         """The row that has a model: the one that the owner has named, else the first that lists it,
-        else the first.
+        else the last that did, else the first.
         """
         if self.is_single:
             return self.first
@@ -149,7 +154,7 @@ class EngineTable:
         named = self.rows.get(self._assigned.get(key, ""))
         if named is not None:
             return named
-        known = self._known.get(key)
+        known = self._known.get(key) or self._former.get(key)
         return self.first if known is None else known.row
 
     def of(self, model: str) -> Engine:
@@ -181,7 +186,7 @@ class EngineTable:
         own = self._upstream.get(key)
         if own is not None:
             return own
-        known = self._known.get(key)
+        known = self._known.get(key) or self._former.get(key)
         return model if known is None else known.own_name
 
     def called(self, row: Row, own_name: str) -> str:
@@ -228,6 +233,10 @@ class EngineTable:
         """What one row has listed last, as its engine spells it."""
         return self._lists.get(row, ())
 
+    def lists(self, model: str) -> bool:
+        """Some row has listed it, as far as is known; for several rows."""
+        return self._key(model) in self._known
+
     def has_listed(self, row: str) -> bool:
         return row in self._lists
 
@@ -245,11 +254,13 @@ class EngineTable:
         """Another server has come, of which nothing is known."""
         self._lists.clear()
         self._merge()
+        self._former = {}
 
     def _merge(self) -> None:
         if self.is_plain:
             self._installed = self._lists.get(self.first.name, ())
             return
+        before = self._known
         self._known = {}
         found: list[InstalledModel] = []
         for name, row in self.rows.items():
@@ -261,6 +272,9 @@ class EngineTable:
                     self._known[key] = _Known(row=row, own_name=own.name)
                     found.append(model)
         self._installed = tuple(found)
+        former = {**before, **self._former}
+        gone = ((key, each) for key, each in former.items() if key not in self._known)
+        self._former = dict(islice(gone, MOST_FORMER))
 
     @property
     def is_plain(self) -> bool:
