@@ -359,15 +359,17 @@ class Gateway:
         if self._stopping or self._started_at is None:
             return False, "not running"
         if not self._watch.up:
-            odd = (
-                f" as {self.engines.title} does: {self._watch.problem.rstrip('.')}"
-                if self._watch.problem
-                else ""
-            )
-            where = f" at {self.identity.url}" if self.engines.is_single else "s"
-            does = "does" if self.engines.is_single else "do"
-            return False, f"the model server{where} {does} not answer{odd}"
+            return False, self._why_down()
         return not self.orders.draining, "draining" if self.orders.draining else ""
+
+    def _why_down(self) -> str:
+        """Why no model server answers, in words."""
+        problem = self._watch.problem.rstrip(".")
+        if not self.engines.is_single:
+            said = f": {problem}" if problem else ""
+            return f"the model servers do not answer{said}"
+        odd = f" as {self.engines.title} does: {problem}" if problem else ""
+        return f"the model server at {self.identity.url} does not answer{odd}"
 
     def metrics(self) -> list[Metric]:
         now = self.clock.monotonic()

@@ -18,6 +18,7 @@ from hearth.errors import OrderRefused
 from hearth.events import (
     BackendCameUp,
     BackendWentDown,
+    EngineMovedModels,
     ResidencyDrifted,
     SwapCompleted,
 )
@@ -170,6 +171,28 @@ async def test_orders_are_refused_for_what_is_loaded_on_request_by_an_engine_tha
         for order in (house.gateway.orders.load, house.gateway.orders.unload):
             with pytest.raises(OrderRefused, match="a is away: its engine does not answer"):
                 await order("a")
+
+
+@in_virtual_time
+async def test_another_list_of_a_server_whose_models_stay_is_no_drift():
+    async with Home() as house:
+        house.server.set_models("Stays", "other")
+        await sleep_until(6.0)
+        house.server.set_models("other")
+        await sleep_until(12.0)
+        moved = [(event.appeared, event.vanished) for event in house.events.of(EngineMovedModels)]
+        assert moved == [(("other",), ()), ((), ("Stays",))]
+        assert house.events.of(ResidencyDrifted) == []
+
+
+@in_virtual_time
+async def test_who_asks_whether_it_is_ready_hears_of_all_engines():
+    async with Home() as house:
+        house.ollama.list_oddly("GET /api/ps answered 404.")
+        house.server.is_down = True
+        await sleep_until(6.0)
+        said = json.loads((await house.get("/readyz")).body)["error"]
+        assert said == "the model servers do not answer: GET /api/ps answered 404"
 
 
 @in_virtual_time

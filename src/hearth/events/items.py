@@ -318,8 +318,8 @@ class ResidencyDrifted(Event, level=WARNING):
 
 
 class EngineMovedModels(Event):
-    """A model server with rules of its own, as llama-swap has them, loaded or unloaded a model.
-    Fields: `appeared` and `vanished` models.
+    """A model server with rules of its own, as llama-swap has them, loaded or unloaded a model, or
+    one whose models stay lists others. Fields: `appeared` and `vanished` models.
     """
 
     appeared: tuple[str, ...]

@@ -274,7 +274,8 @@ class EngineWatch:
         reloaded: tuple[str, ...] = (),
     ) -> None:
         now = self._clock.monotonic()
-        if self.row.has_own_rules and not reloaded:
+        comes_by_itself = self.row.has_own_rules or not self.row.engine.loads_on_request
+        if comes_by_itself and not reloaded:
             self._emit(EngineMovedModels(at=now, appeared=appeared, vanished=vanished))
             return
         self._runtime.tracker.record_drift()
