@@ -160,3 +160,18 @@ models:
 )
 def test_settings_of_engines_without_effect_are_named(text: str, places: list[str]):
     assert [note.partition(":")[0] for note in effectless(settings_of(text))] == places
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("models: {}", "models: {m: {run: {command: [x]}}}"),
+        ("models: {m: {num_ctx: 1}}", "models: {m: {num_ctx: 1, run: {command: [x]}}}"),
+        ("models: {m: {run: {command: [x]}}}", "models: {}"),
+        ("models: {}", "models: {m: {run: {command: [x]}, engine: a}}"),
+    ],
+)
+def test_a_model_that_comes_or_goes_with_its_server_waits_for_a_restart(before: str, after: str):
+    rows = "engines: {a: {kind: processes}}\n"
+    old, new = (settings_of(rows + text) for text in (before, after))
+    assert list(differences(old, new).values()) == [False]

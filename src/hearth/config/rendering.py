@@ -174,7 +174,16 @@ def _changes(
             inner, hot_below = _below(annotation, key, hot=hot)
             yield from _changes((*path, key), inner, old.get(key), new.get(key), hot=hot_below)
     else:
-        yield Change(path=dotted(path), old=old, new=new, hot=hot)
+        waits = _waits_for_restart(annotation, old) or _waits_for_restart(annotation, new)
+        yield Change(path=dotted(path), old=old, new=new, hot=hot and not waits)
+
+
+def _waits_for_restart(annotation: object, value: Plain) -> bool:
+    """Something in a section that comes or goes as a whole is not hot, and set."""
+    if not isinstance(value, dict):
+        return False
+    below = ((_below(annotation, key, hot=True), each) for key, each in value.items() if each)
+    return any(not hot or _waits_for_restart(inner, each) for (inner, hot), each in below)
 
 
 def _below(annotation: object, key: str, *, hot: bool) -> tuple[object, bool]:
