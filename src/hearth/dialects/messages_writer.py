@@ -25,18 +25,8 @@ class MessagesWriter(Writer):
     """
 
     def __init__(self, message_id: str, model: str, *, estimated_tokens: int) -> None:
-        self._message: JsonObject = {
-            "id": message_id,
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-            "content": [],
-        }
-        usage: JsonObject = {"input_tokens": estimated_tokens, "output_tokens": 0}
-        self._start: JsonObject | None = {
-            "type": "message_start",
-            "message": self._message | {"usage": usage},
-        }
+        self._start: JsonObject | None = message_start(message_id, model, estimated_tokens)
+        self._message = _message(message_id, model)
         self._open: str | None = None
         self._index = -1
         self._delta_form = b""
@@ -124,6 +114,22 @@ class MessagesWriter(Writer):
             if was_open is None
             else [event({"type": "content_block_stop", "index": self._index})]
         )
+
+
+def message_start(message_id: str, model: str, estimated_tokens: int) -> JsonObject:
+    """The first event of a stream; `estimated_tokens`: the size of the prompt."""
+    usage: JsonObject = {"input_tokens": estimated_tokens, "output_tokens": 0}
+    return {"type": "message_start", "message": _message(message_id, model) | {"usage": usage}}
+
+
+def _message(message_id: str, model: str) -> JsonObject:
+    return {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+    }
 
 
 def _block_type(part: AnswerPart) -> str:

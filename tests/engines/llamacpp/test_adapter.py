@@ -370,6 +370,32 @@ async def test_comments_while_a_prompt_is_read_are_no_beginning_of_an_answer():
         assert b"".join(await read(exchange)) == stream + b": kept\n\n"
 
 
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("comment", [b"", b":\n\n"])
+async def test_a_message_begins_where_the_server_leaves_its_beginning_out(
+    comment: bytes, *, streams: bool
+):
+    """As its build of October 2026 does where the first sign of a text, such as an emoji, comes in
+    several tokens.
+    """
+    start, _, rest = recorded("messages_stream").body.partition(b"\n\n")
+    assert start.startswith(b"event: message_start")
+    path = Endpoint.ANTHROPIC_MESSAGES
+    async with before({path: (200, comment + rest, SSE)}) as (engine, _):
+        call = post(path, messages=HI, max_tokens=2, stream=streams)
+        body = b"".join(await read(await engine.open(call)))
+        if streams:
+            assert body.endswith(b"\n\n" + rest)
+            assert body.count(b"event: message_start") == 1
+        message = json.loads(body.split(b"data: ")[1])["message"] if streams else json.loads(body)
+        assert (message["role"], message["model"], message["type"]) == (
+            "assistant",
+            MODEL,
+            "message",
+        )
+        assert message["usage"]["input_tokens"] > 0
+
+
 async def test_a_query_stays_here():
     answers = {Endpoint.ANTHROPIC_MESSAGES.value: as_recorded("messages_stream")}
     async with before(answers) as (engine, script):

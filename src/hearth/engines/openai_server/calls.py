@@ -12,13 +12,16 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import TypeAlias, TypeVar
 
 from hearth.clock import Clock
 from hearth.dialects.errors import error_object
-from hearth.dialects.frames import at, object_in
+from hearth.dialects.frames import at, event, object_in
 from hearth.dialects.gojson import LARGE_BYTES, JsonObject, JsonValue, encode, folded
+from hearth.dialects.messages_writer import message_start
+from hearth.dialects.request import prompt_tokens
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.stream import StreamTail, empty_reply, proxy_failure
 from hearth.dialects.translation.answering import (
@@ -158,7 +161,10 @@ class OpenAiCalls:
 
     async def _streamed(self, route: Route, call: BackendCall) -> Exchange:
         exchange = await self._stream(route, call)
-        return exchange if exchange.status >= HTTPStatus.BAD_REQUEST else CommentsApart(exchange)
+        if exchange.status >= HTTPStatus.BAD_REQUEST:
+            return exchange
+        is_message = route.path is Endpoint.ANTHROPIC_MESSAGES
+        return CommentsApart(exchange, partial(_message_start, call.body) if is_message else None)
 
     async def _stream(self, route: Route, call: BackendCall) -> Exchange:
         """What a request for a stream is answered. Some servers stream nothing, and some report an
@@ -226,7 +232,7 @@ class OpenAiCalls:
             return await self._passed(route, call)
         asked = streaming_fields(route, fields)
         body = await made(len(call.body), lambda: encode(asked))
-        exchange = await self._stream(route, replace(call, body=body))
+        exchange = await self._streamed(route, replace(call, body=body))
         if exchange.status >= HTTPStatus.BAD_REQUEST:
             return exchange
         stream = await whole_body(exchange)
@@ -382,6 +388,13 @@ async def made(size_bytes: int, make: Callable[[], T]) -> T:
 
 def _not_found(route: Route, model: JsonValue) -> Ready:
     return failed(route, HTTPStatus.NOT_FOUND, f"model '{model or ''}' not found")
+
+
+def _message_start(body: bytes) -> bytes:
+    """The first event of the answer to a request of Messages."""
+    fields = folded(object_in(body))
+    name = f"msg_{secrets.token_hex(12)}"
+    return event(message_start(name, str(fields.get("model")), prompt_tokens(fields)))
 
 
 def _nothing(route: Route, model: str, wall_s: float) -> bytes:

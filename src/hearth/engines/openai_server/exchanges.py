@@ -13,6 +13,7 @@ NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 EVENTS: Headers = ((b"content-type", b"text/event-stream"),)
 JSON: Headers = ((b"content-type", b"application/json; charset=utf-8"),)
 PLAIN: Headers = ((b"content-type", b"text/plain; charset=utf-8"),)
+_BLOCK = b"event: content_block_start"
 _COMMENTS = re.compile(rb"\A(?:\r?\n|:[^\n]*\n)+")
 
 
@@ -72,9 +73,14 @@ class TranslatedStream:
 class CommentsApart:
     """An `Exchange` whose comments before the first event are empty chunks: signs of life while a
     prompt is read, and no beginning of an answer.
+
+    Args:
+        start: makes the first event of a message, for servers that leave it out: llama.cpp's does
+        where the first sign of the text is in several tokens.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, start: Callable[[], bytes] | None = None) -> None:
+        self._start = start
         self.status = exchange.status
         self.headers = exchange.headers
         self.close = exchange.close
@@ -88,8 +94,12 @@ class CommentsApart:
             self._held = rest
             if rest and not rest.startswith(b":"):
                 self.take = self._exchange.take  # type: ignore[method-assign]
-                return (rest, *chunks[place + 1 :])
+                return (*self._left_out(rest), rest, *chunks[place + 1 :])
         return (b"",) if chunks else tuple(filter(None, (self._held,)))
+
+    def _left_out(self, rest: bytes) -> tuple[bytes, ...]:
+        is_begun = self._start is None or not rest.startswith(_BLOCK)
+        return () if is_begun or self._start is None else (self._start(),)
 
 
 class LineFeeds:
