@@ -36,11 +36,19 @@ class Guarded:
         return descendants(self.process.pid)
 
 
+WITHOUT_PROC = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc; exec "$@"', "sh")
+
+
 @contextmanager
-def guarded(*command: str, grace_s: float = 600.0, stop: tuple[str, ...] = ()) -> Iterator[Guarded]:
+def guarded(
+    *command: str,
+    grace_s: float = 600.0,
+    stop: tuple[str, ...] = (),
+    under: tuple[str, ...] = (),
+) -> Iterator[Guarded]:
     words = (str(grace_s), str(len(stop)), *stop, *command)
     with subprocess.Popen(
-        (sys.executable, "-I", "-S", guard.__file__, *words),
+        (*under, sys.executable, "-I", "-S", guard.__file__, *words),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -131,6 +139,28 @@ def test_a_stop_command_does_not_keep_it_from_ending_all_after_its_gateway(stop:
             pipe.close()
         one.process.wait()
         assert not [each for each in tree if is_there(each)]
+
+
+@pytest.mark.skipif(
+    subprocess.run((*WITHOUT_PROC, "true"), capture_output=True, check=False).returncode != 0,
+    reason="the system does not allow a mount",
+)
+@pytest.mark.parametrize("order", [b"s", b"k", b""], ids=["stop", "kill", "the pipe ends"])
+def test_without_proc_the_group_of_a_command_is_ended(order: bytes):
+    family = "sleep 3600 & (trap '' TERM; sleep 3600 & wait) & echo here >&2; wait"
+    with guarded("sh", "-c", family, grace_s=0.3, under=WITHOUT_PROC) as one:
+        one.report()
+        assert one.log.readline() == b"here\n"
+        tree = one.tree
+        assert len(tree) >= 3
+        if order:
+            one.orders.write(order)
+        else:
+            one.orders.close()
+        assert {one.report(), one.report()} >= {"gone"}
+        one.process.wait()
+        while [each for each in tree if is_there(each) and _state(each) != b"Z"]:
+            time.sleep(0.001)
 
 
 def test_a_servers_environment_does_not_make_it_the_child_of_a_router(monkeypatch):

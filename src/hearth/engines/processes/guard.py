@@ -6,7 +6,7 @@ before those of the command that is run.
 
 On Linux it is the subreaper of its children: what leaves its parent, even into a session of its
 own, becomes a child of the guard, so that the tree is found as long as one process of it lives.
-Elsewhere it ends the command's process group.
+Elsewhere, and without /proc, it ends the command's process group.
 
 - stdin: a pipe from the gateway. `s`, or its end (also by `kill -9` of the gateway): end the tree
   by the stop command or SIGTERM, and by SIGKILL after GRACE_S; `k`: by SIGKILL at once.
@@ -37,6 +37,8 @@ KILL_LOOK_S = 0.01
 NOT_FOR_ENGINES = ("LLAMA_SERVER_ROUTER_PORT",)
 """With it a llama-server takes itself for the child of a router, and ends with its stdin."""
 IS_LINUX = sys.platform == "linux"
+SEES_ALL = IS_LINUX and os.path.exists("/proc/self/stat")  # noqa: PTH110
+"""In a chroot without /proc it sees as little as on another system."""
 
 
 def control(option: int, value: int) -> None:
@@ -144,6 +146,9 @@ class Guard:
         self._main = spawn(command)
         report(f"started {self._main}")
         while self._reap():
+            if self.status is not None and not SEES_ALL:
+                self._send(signal.SIGKILL, set())  # what has left the group cannot be found
+                return
             self._wait()
             if self._ending:
                 self._press()
@@ -213,7 +218,7 @@ class Guard:
 
     def _send(self, number: int, asked: set[int]) -> None:
         """To all but those that were asked already, and are then."""
-        if not IS_LINUX:
+        if not SEES_ALL:
             if self._main not in asked:
                 with suppress(OSError):
                     os.killpg(self._main, number)
