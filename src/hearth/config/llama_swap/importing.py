@@ -94,9 +94,9 @@ _ROUTING: Mapping[KeyPath, set[str]] = MappingProxyType(
 """What is read, or would not be missed, by its place."""
 _FIRST_PORT = 5800
 _PORTS = 100
-_LEAST_START_S = 15.0
-_START_S = 120.0
-_GRACE_S = 10.0
+_LEAST_START_S = 15
+_START_S = 120
+_GRACE_S = 10
 _ROW = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", re.ASCII)
 _ENV_REFERENCE = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _ALIAS: TypeAdapter[str] = TypeAdapter(fields.AliasName)
