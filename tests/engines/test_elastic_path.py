@@ -16,8 +16,11 @@ PLAIN = "text/plain; charset=utf-8"
 JSON = "application/json"
 
 
+MIDNIGHT = "Sat, 28 Nov 2026 00:00:00 GMT"
+
+
 def answer(status: int, kind: str, pause: str = "") -> bytes:
-    waits = f"Retry-After: {pause}\r\n" if pause else ""
+    waits = f"Date: {MIDNIGHT}\r\nRetry-After: {pause}\r\n" if pause else ""
     head = f"HTTP/1.1 {status} Whatever\r\nContent-Type: {kind}\r\n{waits}Content-Length: 2\r\n\r\n"
     return head.encode() + b"{}"
 
@@ -32,6 +35,18 @@ def answer(status: int, kind: str, pause: str = "") -> bytes:
         pytest.param(answer(503, JSON, "-1"), EngineRefused, None, id="a negative pause"),
         pytest.param(answer(503, JSON, "inf"), EngineRefused, None, id="a pause without end"),
         pytest.param(answer(429, JSON, "3"), EngineRefused, 3.0, id="too many requests"),
+        pytest.param(
+            answer(429, JSON, "Sat, 28 Nov 2026 00:00:20 GMT"), EngineRefused, 20.0, id="a date"
+        ),
+        pytest.param(
+            answer(503, PLAIN, "Fri, 27 Nov 2026 23:59:59 GMT"),
+            EngineRefused,
+            0.0,
+            id="a date that is past",
+        ),
+        pytest.param(
+            answer(503, PLAIN, "Sat, 99 Nov 2026 00:00:00 GMT"), EngineRefused, None, id="no date"
+        ),
         pytest.param(answer(500, PLAIN), ProxyFailed, None, id="a replica of Ray Serve was killed"),
         pytest.param(answer(502, "text/html"), ProxyFailed, None, id="a page of a proxy"),
     ],
@@ -55,6 +70,9 @@ async def test_what_stands_before_the_machines_is_heard(
         pytest.param(answer(400, JSON), 400, id="a mistake of the caller"),
         pytest.param(answer(429, JSON), 429, id="a quota without a pause"),
         pytest.param(answer(429, JSON, f"{LONGEST_PAUSE_S + 1}"), 429, id="a quota of the day"),
+        pytest.param(
+            answer(429, JSON, "Sun, 29 Nov 2026 00:00:00 GMT"), 429, id="a quota until tomorrow"
+        ),
         pytest.param(answer(500, JSON), 500, id="an error of the model server"),
     ],
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from email.utils import parsedate_to_datetime
 
 from hearth.engines.data_path import DataPath, HttpAnswer
 from hearth.errors import BackendError, BackendUnreachable, EngineRefused, ProxyFailed
@@ -60,9 +61,21 @@ def _failure_in(status: int, headers: Headers) -> BackendError | None:
 
 
 def _pause_in(headers: Headers) -> float | None:
-    """Seconds of Retry-After; None where there is none, or a date."""
+    """Seconds of Retry-After, a date counted from that of the answer (RFC 9110, section 10.2.3);
+    None where it says neither.
+    """
+    fields = dict(headers)
+    told = fields.get(b"retry-after", b"")
     try:
-        seconds = float(dict(headers).get(b"retry-after", b""))
+        seconds = float(told)
     except ValueError:
-        return None
+        return _until(told, fields.get(b"date", b""))
     return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _until(then: bytes, now: bytes) -> float | None:
+    try:
+        begin, end = (parsedate_to_datetime(one.decode("latin-1")) for one in (now, then))
+        return max(0.0, (end - begin).total_seconds())
+    except (ValueError, TypeError):  # no date, or one of them names no time zone
+        return None
