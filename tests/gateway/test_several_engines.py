@@ -174,6 +174,18 @@ async def test_orders_are_refused_for_what_is_loaded_on_request_by_an_engine_tha
 
 
 @in_virtual_time
+async def test_a_trace_names_the_kind_of_the_engine_that_answers():
+    async with Home() as house:
+        traced = list[str]()
+        requests = house.gateway.records.requests
+        requests.on_trace = lambda request, *_: traced.append(request.origin.provider)
+        for model in ("a", "stays"):
+            await house.generated(model)
+        await settle()
+        assert traced == ["ollama", "llama_server"]
+
+
+@in_virtual_time
 async def test_another_list_of_a_server_whose_models_stay_is_no_drift():
     async with Home() as house:
         house.server.set_models("Stays", "other")

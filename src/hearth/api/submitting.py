@@ -65,7 +65,7 @@ async def submit(
     if ticket is None and models:
         new = await _of_alias(gateway, new, models, calls_on, admission.count)
     ticket = ticket or await _queued(gateway, new, admission.count)
-    _note_origin(gateway, request, ticket)
+    _note_origin(gateway, request, ticket, new.item.model)
     return ticket
 
 
@@ -217,7 +217,7 @@ def _preview(body: bytes, prompt: str | None) -> str:
         return ""
 
 
-def _note_origin(gateway: Gateway, request: Request, ticket: Ticket) -> None:
+def _note_origin(gateway: Gateway, request: Request, ticket: Ticket, model: str | None) -> None:
     """Where the request came from and who answers it, which its trace says; only where traces go
     anywhere.
     """
@@ -225,7 +225,9 @@ def _note_origin(gateway: Gateway, request: Request, ticket: Ticket) -> None:
     if requests.on_trace is None:
         return
     text = request.headers.text
-    provider = "anthropic" if ticket.served_by else gateway.identity.kind
+    engines = gateway.engines
+    kind = gateway.identity.kind if engines.is_single else engines.row_of(model or "").kind
+    provider = "anthropic" if ticket.served_by else kind
     origin = Origin(
         route=request.path,
         provider=provider,
