@@ -12,7 +12,8 @@ from hearth.engines.port import Engine
 from hearth.engines.table import EngineTable, Row
 from hearth.errors import BackendUnreachable, ModelNotFound
 from hearth.execution.backend_watch import FIRST_LOOK_S
-from tests.support.fake_ollama import FakeModel
+from tests.jobs.batch_house import BatchHouse, jsonl, line
+from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.house import House, settings_with
 from tests.support.silent_ollama import SilentOllama
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -76,3 +77,19 @@ async def test_what_a_model_can_do_is_asked_of_its_engine_alone():
         await asyncio.sleep(0)
         await asyncio.wait_for(house.gateway.check_capable(a), 1.0)
         await silent
+
+
+@in_virtual_time
+async def test_a_batch_may_name_models_of_an_engine_that_has_not_answered_yet():
+    second = FakeOllama(FakeModel(name="b:latest"))
+    second.go_down()
+
+    def both(ollama: Engine) -> EngineTable:
+        return EngineTable([Row(name="one", engine=ollama), Row(name="two", engine=second)])
+
+    async with BatchHouse("a", resident="a", table=both) as house:
+        asked = ("b", "a", "nobody")
+        await house.started(jsonl(*(line(f"of {model}", model) for model in asked)))
+        await sleep_until(20.0)
+        second.come_up()
+        assert await house.outcome() == (["of b", "of a"], {"of nobody": "model_not_found"})

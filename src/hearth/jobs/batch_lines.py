@@ -28,7 +28,7 @@ from hearth.dialects.gojson import (
     folded,
 )
 from hearth.dialects.routes import Endpoint
-from hearth.errors import BadRequest, HearthError, ModelNotFound
+from hearth.errors import BackendUnreachable, BadRequest, HearthError, ModelNotFound
 from hearth.execution.aliases import CheckRequest
 from hearth.job_types import (
     Batch,
@@ -328,6 +328,8 @@ class Check:
                 self._names[line.model] = await self.resolve(line.model)
             except ModelNotFound:
                 self._names[line.model] = None
+            except BackendUnreachable:  # an engine that may have it: seen when it is to run
+                self._names[line.model] = self.canonical(line.model)
         name = self._names[line.model]
         if name is None:
             return _problem(

@@ -181,6 +181,7 @@ class Batches(HandlingSink):
             raise
         # supervision point: a defect in one batch must not hold up the others
         except Exception as error:  # noqa: BLE001
+            self._checks.pop(batch.number, None)  # what it has seen was not noted
             self._runtime.report_fault("batch", error)
             return False
 
