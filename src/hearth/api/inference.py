@@ -20,7 +20,7 @@ from hearth.dialects.request import Envelope, counted, read_request, seeded, way
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
 from hearth.engines.table import EngineTable
-from hearth.errors import BadRequest, ModelNotFound
+from hearth.errors import BackendUnreachable, BadRequest, ModelNotFound
 from hearth.execution.aliases import CheckRequest
 from hearth.gateway import Gateway
 from hearth.types import JSON_BODY, BackendCall, Headers, LoadOptions
@@ -201,7 +201,7 @@ class Inference:
             return None
         try:
             named = await self._gateway.resolve(envelope.model)
-        except ModelNotFound:
+        except (ModelNotFound, BackendUnreachable):
             return None
         view = self._gateway.worker.runtime.view
         here = [resident.model for resident in view.latest_first if resident.phase != "unloading"]

@@ -26,7 +26,14 @@ from hearth.cloud.calls import (
 from hearth.config.settings import CloudSettings, GatewayConfig
 from hearth.dialects.claude_answer import Meter
 from hearth.dialects.claude_request import ClaudeRequest, claude_request
-from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
+from hearth.errors import (
+    BackendUnreachable,
+    CallerGone,
+    CloudUnavailable,
+    HearthError,
+    ModelNotFound,
+    ShuttingDown,
+)
 from hearth.events import CloudCameUp, CloudWentDown
 from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.execution.tasks import all_ended
@@ -163,12 +170,15 @@ class Cloud:
         if asks_for_claude(new.item.model):
             return "asked_for"
         name = new.item.model
+        may_be_there = False  # with an engine that has not answered yet
         if new.item.model is not None:
             try:
                 name = await self._queue.watch.resolve(new.item.model)
             except ModelNotFound:
                 return None if self._is_down() else "not_local"
-        if self._runtime.view.down_since is not None:
+            except BackendUnreachable:
+                may_be_there = True
+        if may_be_there or self._is_unanswered(new.item.choices or (name,)):
             return "backend_down"
         limit_s = self._settings.when_wait_over_s
         if limit_s is None:
@@ -176,6 +186,13 @@ class Cloud:
         item = replace(new.item, model=name, arrived_at=self._clock.monotonic())
         wait_s = self._queue.forecaster.wait_s(item, 0, item.arrived_at)
         return "long_wait" if wait_s is not None and wait_s > limit_s else None
+
+    def _is_unanswered(self, models: tuple[str | None, ...]) -> bool:
+        """No model server answers that could serve one of these (None: any)."""
+        view = self._runtime.view
+        if view.down_since is not None:
+            return True
+        return all(model is not None and model.lower() in view.away for model in models)
 
     async def _accept(self, new: Submission, why: Why) -> Ticket:
         self._check_open()
