@@ -319,6 +319,34 @@ def test_what_hearth_has_not_is_said_where_it_stands(entry, place, says):
     assert list(read_back(result).models) == ["m", "n"]
 
 
+def test_a_selector_reaches_a_model_by_a_name_that_no_request_can_have():
+    found = settings_of(
+        f"models: {{'m:8b': {{cmd: '{LLAMA}', aliases: ['m:8b:fast']}}}}\n"
+        "selectors: {s: {strategy: warm, targets: ['m:8b:fast']}}"
+    )
+    assert dict(found.aliases) == {"s": ("m:8b",)}
+
+
+def test_where_else_a_port_is_that_hearth_chooses_now_is_said():
+    text = """\
+models:
+  m:
+    proxy: http://127.0.0.1:8999
+    cmd: serve --port 8999
+    cmdStop: curl http://127.0.0.1:8999/stop
+    env: ["PORT=8999", "SEED=18999"]
+"""
+    result = result_of(text)
+    run = read_back(result).models["m"].run
+    assert run is not None
+    assert run.stop == ("curl", "http://127.0.0.1:8999/stop")
+    says = "has the number 8999 still: write ${PORT} there if it is the port of the server"
+    assert [(note.place, note.text) for note in result.notes][1:] == [
+        ("models.m.cmdStop", says),
+        ("models.m.env[0]", says),
+    ]
+
+
 @pytest.mark.parametrize(
     "command",
     [

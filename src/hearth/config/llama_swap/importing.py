@@ -222,6 +222,7 @@ class _Import:
         refusal = ""
         if not fits(_ALIAS, alias) or "*" in alias:
             refusal = "no request can have this name"
+            self._stands_for.setdefault(alias, models)
         elif _folded(alias) in map(_folded, self._models):
             refusal = "it is the name of a model as well"
         elif _folded(alias) in map(_folded, self._aliases):

@@ -97,6 +97,8 @@ class ModelImport:
         self._entry = source.mapping(self._path, entry)
         self._engine = engine
         self._shared = shared
+        self._old_port = ""
+        """That the command had, and Hearth chooses now."""
         own = texts_of(source, (*self._path, "macros"), self._entry.get("macros"))
         spelled = "${MODEL}" if name == original else original
         try:
@@ -189,7 +191,7 @@ class ModelImport:
             return words, "" if address[1] == PORT else "its `proxy` has another port than ${PORT}"
         if address[1] == PORT:
             return words, "the command has no ${PORT}, so Hearth cannot say where to listen"
-        number = re.compile(rf"(?<![0-9.]){address[1]}(?![0-9.])")
+        number = _number_in(address[1])
         with_it = [place for place, word in enumerate(words) if number.search(word)]
         if len(with_it) != 1:
             return words, (
@@ -197,6 +199,7 @@ class ModelImport:
                 " command; write ${PORT} there"
             )
         self._note(("cmd",), f"the port {address[1]} is ${{PORT}} here: Hearth chooses one")
+        self._old_port = address[1]
         place = with_it[0]
         replaced = number.sub(lambda _: PORT, words[place], count=1)
         return [*words[:place], replaced, *words[place + 1 :]], ""
@@ -221,6 +224,7 @@ class ModelImport:
             self._note(("cmdStop",), f"is left out, so the server gets SIGTERM: {refusal}")
         elif stop:
             found["stop"] = stop
+            self._note_old_port(("cmdStop",), " ".join(stop))
         grace_s = self._number("unloadTimeout", 0) or self._shared.stop_grace_s
         if grace_s != RunSettings.model_fields["stop_grace_s"].default:
             found["stop_grace_s"] = min(grace_s, fields.YEAR_S)
@@ -238,7 +242,13 @@ class ModelImport:
                 self._source.note(place, f"{shown(name)} is left out: it {refusal}")
             else:
                 found[name] = value
+                self._note_old_port(("env", index), value)
         return found
+
+    def _note_old_port(self, under: KeyPath, text: str) -> None:
+        if self._old_port and _number_in(self._old_port).search(text):
+            what = "write ${PORT} there if it is the port of the server"
+            self._note(under, f"has the number {self._old_port} still: {what}")
 
     def _words(self, key: str) -> list[str] | None:
         """Of a command; None where a problem was found."""
@@ -281,6 +291,10 @@ class ModelImport:
 
     def _note(self, under: KeyPath, text: str) -> None:
         self._source.note((*self._path, *under), text)
+
+
+def _number_in(digits: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![0-9.]){digits}(?![0-9.])")
 
 
 def refused_argument(words: list[str] | tuple[str, ...]) -> str:
