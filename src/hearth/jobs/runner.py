@@ -202,6 +202,7 @@ class JobRunner:
             (job.not_before_wall_s or 0.0) > wall_s
             or (job.off_peak and config.is_active_hours(wall_s))
             or self.is_paused(job)
+            or self._is_away(job)
         )
         if waits or job.position != 0 or self._suspects or not self._may_start():
             return False
@@ -342,11 +343,14 @@ class JobRunner:
         self.tasks.start(self._perform(run))
 
     def _may_start(self) -> bool:
-        """Whether there is room for a job; what the owner has paused keeps no other from it.
+        """Whether there is room for a job; what the owner has paused, or an engine that is down
+        would do, keeps no other from it.
 
         A suspect runs alone.
         """
-        taken = sum(not self.is_paused(run.job) for run in self._runs.values())
+        taken = sum(
+            not (self.is_paused(run.job) or self._is_away(run.job)) for run in self._runs.values()
+        )
         suspect = any(run.suspect for run in self._runs.values())
         return not suspect and taken < self._settings.max_in_queue and self.ready()
 
@@ -389,10 +393,20 @@ class JobRunner:
         which is still to come.
         """
         view = self._runtime.view
-        models = {self._model_of(job) for job in self.running()}
+        models = {self._model_of(other) for other in self.running() if not self._is_away(other)}
         if not models <= view.residents.keys():
             return False
         return view.fits_beside(self._model_of(job), models, job.task_type)
+
+    def _is_away(self, job: Job) -> bool:
+        """No engine answers that could do it, while others do."""
+        watch = self._worker.watch
+        asked = self._worker.aliases.models_of(job.model) or (job.model,)
+        models = [name for name in map(watch.name_of, asked) if name is not None]
+        if not models:
+            return not watch.all_listed  # one may have it that has not answered yet
+        away = self._runtime.view.away
+        return all(name.lower() in away for name in models)
 
     def _model_of(self, job: Job) -> str:
         """The model that does a job or is likely to, where it names an alias."""
@@ -406,6 +420,7 @@ class JobRunner:
             and job.job_id not in self._accepting
             and job.job_id not in self._runs
             and not self.is_paused(job)
+            and not self._is_away(job)
         )
 
     async def _perform(self, run: JobRun) -> None:
