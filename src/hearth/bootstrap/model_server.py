@@ -209,7 +209,7 @@ def _small_model(run: RunSettings, settings: Settings, clock: Clock, events: Eve
     engine = SmallModelServer(
         {SMALL_MODEL: ModelSettings(run=run)},
         port_range(EngineSettings(kind="processes").ports),
-        setting="the ports of the small model",
+        setting="",
         clock=clock,
         events=events,
         connect_timeout_s=settings.engine.connect_timeout_s,

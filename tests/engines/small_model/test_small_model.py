@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from hearth.engines.processes.commands import command_of
+from hearth.engines.processes.ports import Ports
 from hearth.engines.small_model.files import LEAST_FREE_MIB, NAME, find_small_model, run_of
+from hearth.errors import LoadError
 from tests.engines.small_model.installing import install_weights
 from tests.support.patience import WITHIN_S, until
 
@@ -73,6 +75,17 @@ def test_an_installation_that_was_cut_off_is_none(tmp_path, monkeypatch, meminfo
     found = find_small_model({}, meminfo(LEAST_FREE_MIB))
     assert found.run is None
     assert found.why_not.startswith("no small model is installed (")
+
+
+def test_without_a_free_port_it_is_said_what_can_be_done():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for setting, remedy in (
+            ("", "end what listens on one"),
+            ("x.ports", "give x.ports another"),
+        ):
+            with pytest.raises(LoadError, match=f"{port} is free: {remedy}"):
+                Ports(range(port, port + 1), setting).take()
 
 
 def asked(url: str, body: dict[str, Any] | None = None) -> Any:

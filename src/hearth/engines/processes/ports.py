@@ -12,7 +12,7 @@ class Ports:
     """A range of ports, none of which is given to two servers.
 
     Args:
-        setting: where the range is written, for messages.
+        setting: where the range is written, for messages; empty where it is not.
     """
 
     def __init__(self, ports: range, setting: str) -> None:
@@ -35,9 +35,11 @@ class Ports:
                 self._taken.add(port)
                 self._next = place + 1
                 return port
+        remedy = (
+            f"give {self._setting} another range" if self._setting else "end what listens on one"
+        )
         raise LoadError(
-            f"none of the ports {self._ports[0]} to {self._ports[-1]} is free: give"
-            f" {self._setting} another range"
+            f"none of the ports {self._ports[0]} to {self._ports[-1]} is free: {remedy}"
         )
 
     def free(self) -> int:
