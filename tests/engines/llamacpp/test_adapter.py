@@ -540,6 +540,7 @@ async def test_what_makes_no_line_yet_is_a_sign_of_life():
 
 BAD_TOOLS = b'{"error":{"code":500,"message":"Failed to parse tools: 5","type":"server_error"}}'
 TOO_LARGE = b'{"error":{"code":500,"message":"input (9 tokens) is too large to process"}}'
+NO_IMAGES = b'{"error":{"code":500,"message":"image input is not supported - hint: if","type":"x"}}'
 BROKEN = b'{"error":{"code":500,"message":"Compute error.","type":"server_error"}}'
 
 
@@ -550,6 +551,8 @@ BROKEN = b'{"error":{"code":500,"message":"Compute error.","type":"server_error"
         (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_CHAT, BAD_TOOLS, 400),
         (Endpoint.ANTHROPIC_MESSAGES, Endpoint.ANTHROPIC_MESSAGES, BAD_TOOLS, 400),
         (Endpoint.OPENAI_EMBEDDINGS, Endpoint.OPENAI_EMBEDDINGS, TOO_LARGE, 400),
+        (Endpoint.CHAT, Endpoint.OPENAI_CHAT, NO_IMAGES, 400),
+        (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_CHAT, NO_IMAGES, 400),
         (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_CHAT, BROKEN, 500),
     ],
 )

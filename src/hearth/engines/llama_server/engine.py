@@ -26,6 +26,7 @@ from hearth.types import BackendCall, LoadOptions
 
 MISTAKES = re.compile(
     r"Failed to parse (?:messages|tools|tool choice)\b|.* is too large to process"
+    r"|(?:image|audio) input is not supported"
 )
 """What the server says of a request that is wrong, as if the fault were its own."""
 
