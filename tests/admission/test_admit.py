@@ -53,7 +53,9 @@ class Queue(QueueAdmission):
         self.is_full = False
         self.asked: list[tuple[Lane, str]] = []
 
-    def check_depth(self, lane: Lane, caller: str, _user: str = "") -> None:
+    def check_depth(
+        self, lane: Lane, caller: str, _user: str = "", _model: str | None = None
+    ) -> None:
         self.asked.append((lane, caller))
         if self.is_full:
             raise QueueFull("full")

@@ -174,6 +174,23 @@ async def test_orders_are_refused_for_what_is_loaded_on_request_by_an_engine_tha
 
 
 @in_virtual_time
+async def test_who_waits_for_an_engine_that_is_down_fills_the_queue_for_nobody_else():
+    settings = settings_with(
+        backend={"wait_when_down_s": 30.0, "check_interval_s": 5.0},
+        queue={"max_external_depth": 5},
+    )
+    async with Home(settings=settings) as house:
+        house.server.is_down = True
+        await sleep_until(6.0)
+        waiting = [asyncio.ensure_future(house.generated("stays")) for _ in range(6)]
+        await settle()
+        assert (await house.generated("a"))[0] == 200
+        full = [await each for each in waiting if each.done()]
+        assert [(status, "the queue is full" in said) for status, said in full] == [(503, True)]
+        assert [(await each)[0] for each in waiting] == [503] * 6
+
+
+@in_virtual_time
 async def test_a_trace_names_the_kind_of_the_engine_that_answers():
     async with Home() as house:
         traced = list[str]()

@@ -54,16 +54,30 @@ class QueueAdmission:
         if self.draining and not accepted:
             raise Draining(retry_after_s=DRAIN_RETRY_S)
 
-    def check_depth(self, lane: Lane, caller: str, user: str = "") -> None:
-        """Raises QueueFull where nothing more of this caller may wait in this lane."""
+    def check_depth(
+        self, lane: Lane, caller: str, user: str = "", model: str | None = None
+    ) -> None:
+        """Raises QueueFull where nothing more of this caller may wait in this lane.
+
+        What waits for an engine that is down, while others answer, takes no place from the rest:
+        it has as many places of its own. `model`: None where it is not known yet.
+        """
         arriving = [item for item in self._mailbox.arriving if item.lane is lane]
         view = self._runtime.view
-        waiting = view.pending(lane) + len(arriving)
+        stranded = view.stranded(lane)
+        is_stranded = model is not None and model.lower() in view.away
+
+        def counted(all_waiting: int, apart: int) -> int:
+            return apart if is_stranded else all_waiting - apart
+
+        waiting = counted(view.pending(lane), len(stranded)) + len(arriving)
         limits = self._runtime.settings.queue
         is_internal = lane is Lane.INTERNAL
         depth = limits.max_internal_depth if is_internal else limits.max_external_depth
+        apart = [item for item in stranded if item.caller == caller]
         if (limits.internal_sharing if is_internal else limits.sharing) == "fair":
-            own = view.waiting_of(lane, caller, user)
+            own_apart = sum(item.user == user for item in apart)
+            own = counted(view.waiting_of(lane, caller, user), own_apart)
             own += sum(item.caller == caller and item.user == user for item in arriving)
             self._refuse_large_share(lane, user or caller, own, depth - waiting)
         if is_internal:
@@ -71,7 +85,8 @@ class QueueAdmission:
             return
         self._recent.note(caller, self._runtime.clock.monotonic())
         self._refuse_full(lane, waiting, depth)
-        own = view.external_of(caller) + sum(item.caller == caller for item in arriving)
+        own = counted(view.external_of(caller), len(apart))
+        own += sum(item.caller == caller for item in arriving)
         share = max(1, depth // 2)
         # A lone caller may fill the lane; its second half is kept for whoever else may come.
         if own >= share and (waiting > own or self._recent.others(caller)):

@@ -213,7 +213,7 @@ class EmbeddingBatcher(HandlingSink):
         self._worker.admission.check_open(accepted=new.accepted)
         batch = self._held.get(key)
         if batch is None:
-            self._worker.admission.check_depth(item.lane, item.caller, item.user)
+            self._worker.admission.check_depth(item.lane, item.caller, item.user, item.model)
         if batch is not None and any(work.item.caller == item.caller for work in batch.works):
             item.counted = None
         else:

@@ -112,7 +112,9 @@ class LLMQueueWorker:
         """
         self.admission.check_open(accepted=new.accepted)
         if not new.accepted:
-            self.admission.check_depth(new.item.lane, new.item.caller, new.item.user)
+            item = new.item
+            model = None if item.choices else item.model
+            self.admission.check_depth(item.lane, item.caller, item.user, model)
         view = self.runtime.view
         now = self._clock.monotonic()
         if new.item.model is None and view.home is None and not view.has_near:

@@ -18,7 +18,7 @@ from hearth.scheduling.shares import Account, Sharer
 from hearth.scheduling.state import ModelHold, Turn
 from hearth.scheduling.waiting import BANDS, Entry
 from hearth.scheduling.warm import Warmth
-from hearth.types import Band, Lane
+from hearth.types import Band, Lane, QueueItem
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -83,6 +83,16 @@ class StatusView:
     def in_line(self, lane: Lane) -> Iterator[Entry]:
         """The waiting entries of a lane in order."""
         return self._gateway.waiting.in_order(*[band for band in BANDS if LANE_OF[band] is lane])
+
+    def stranded(self, lane: Lane) -> list[QueueItem]:
+        """What waits in a lane for a model whose engine does not answer while others do."""
+        listing = self._device.listing
+        if not listing.away:
+            return []
+        waiting = self._gateway.waiting
+        away = [model for model in waiting.models() if model is not None and listing.is_away(model)]
+        items = [entry.item for model in away for entry in waiting.entries(model)]
+        return [item for item in items if item.lane is lane]
 
     def waiting_of(self, lane: Lane, caller: str, user: str) -> int:
         """How many requests of a caller, or of one of its users, wait in a lane."""
