@@ -64,7 +64,7 @@ def serve(port: int, manners: list[str]) -> None:
         with connection, suppress(ConnectionError):
             asked = received(connection)
             path = asked.split(" ")[1] if " " in asked else "/"
-            if path == "/exit":
+            if path == "/exit" or ("dies" in manners and path == "/v1/completions"):
                 os._exit(EXIT_CODE)
             if path == "/deaf":
                 listener.close()

@@ -190,6 +190,31 @@ async def test_a_server_that_ends_by_itself_is_reported_and_starts_again():
         assert await resident(engine) == [A, B]
 
 
+async def test_a_server_that_has_just_ended_is_reported_and_not_taken_for_loaded():
+    async with house({A: odd()}) as home:
+        await home.engine.load(A, OPTIONS)
+        run = home.engine.servers[A].run
+        asked = asyncio.ensure_future(home.ask(A, "/exit"))
+        await run.tree.exit
+        load = asyncio.ensure_future(home.engine.load(A, OPTIONS))
+        await asyncio.sleep(0)
+        await home.engine.unload(A)
+        [exited] = home.events.of(EngineExited)
+        assert f"exit code {EXIT_CODE}" in exited.how
+        await load
+        assert home.engine.servers[A].run is not run
+        await asked
+
+
+async def test_a_server_that_ends_with_a_request_says_how():
+    async with house({A: odd("other", "dies")}) as home:
+        await home.engine.load(A, OPTIONS)
+        body = b'{"model": "a", "prompt": "x"}'
+        call = BackendCall(method="POST", path="/v1/completions", body=body)
+        with pytest.raises(ModelGone, match=f"the server of a ended with exit code {EXIT_CODE}: "):
+            await home.engine.open(call)
+
+
 async def test_a_server_that_loses_its_socket_is_ended():
     async with house({A: odd()}) as home:
         await home.engine.load(A, OPTIONS)

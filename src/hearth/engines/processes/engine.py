@@ -314,7 +314,7 @@ class _OfRun:
 
 async def _meant_by(error: BackendGone, run: Run) -> BackendGone:
     """A connection may end a moment before its process is known to have ended."""
-    return ModelGone() if await run.has_ended() else error.again()
+    return ModelGone(run.ending) if await run.has_ended() else error.again()
 
 
 async def _model_in(body: bytes) -> str:

@@ -117,7 +117,7 @@ class Run:
     def is_ending(self) -> bool:
         """It was asked to end, or does so by itself; something of it may be left."""
         return self.state is not State.STOPPED and (
-            self.state is State.STOPPING or self._stop.done()
+            self.state is State.STOPPING or self._stop.done() or self.tree.exit.done()
         )
 
     def stop(self) -> None:
@@ -134,6 +134,12 @@ class Run:
     def doubt(self) -> None:
         """A call has found nobody listening."""
         self._doubted.set()
+
+    @property
+    def ending(self) -> str:
+        """How it ended or why it ends, for a caller."""
+        how = self.tree.exit.result() if self.tree.exit.done() else "was stopped"
+        return f"the server of {self._name} {how}: hearth models log {self._name}"
 
     async def has_ended(self) -> bool:
         """It ends now, or does so within a moment."""
@@ -188,9 +194,9 @@ class Run:
         finally:
             look.cancel()
             await asyncio.wait((look,))
-        if self._stop.done():
+        if self._is_cut or (self._stop.done() and not self.tree.exit.done()):
             return False
-        if self.tree.exit.done():
+        if self.tree.exit.done():  # by itself: it is not told to stop before this returns
             before = "" if self.state is State.READY else " before it was ready"
             raise _Over(f"{self.tree.exit.result()}{before}")
         if look.cancelled():
