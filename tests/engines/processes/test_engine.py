@@ -194,6 +194,7 @@ async def test_a_server_that_has_just_ended_is_reported_and_not_taken_for_loaded
     async with house({A: odd()}) as home:
         await home.engine.load(A, OPTIONS)
         run = home.engine.servers[A].run
+        assert run is not None
         asked = asyncio.ensure_future(home.ask(A, "/exit"))
         await run.tree.exit
         load = asyncio.ensure_future(home.engine.load(A, OPTIONS))
