@@ -178,7 +178,8 @@ LEVELS = {
         "item_protected item_resent job_requeued "
         "keys_tried load_cutting_stopped loop_lagged model_offloaded "
         "model_unresponsive owner_warned "
-        "request_rejected residency_drifted saving_switched_off storage_failed swap_completed "
+        "request_rejected residency_drifted saving_switched_off small_model_answers "
+        "storage_failed swap_completed "
         "swap_failed "
         "telemetry_failed wal_damaged webhook_failed"
     ),
