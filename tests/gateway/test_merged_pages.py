@@ -113,3 +113,13 @@ async def test_managing_goes_to_the_engine_of_the_model_that_is_named(path: str,
             for each in (house.ollama, house.second)
         ]
         assert paths == [[], [path]]
+
+
+@pytest.mark.parametrize("written", ["my model", "MY model:latest"])
+@in_virtual_time
+async def test_a_name_that_no_path_can_have_as_it_is_stays_escaped(written: str):
+    async with Home() as house:
+        house.second.install("my model:latest")
+        await sleep_until(6.0)
+        await house.get(f"/v1/models/{written}")
+        assert [call.path for call in house.second.calls] == ["/v1/models/my%20model:latest"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import cast
+from urllib.parse import quote
 
 from hearth.api.body import RequestBody
 from hearth.api.request import Request, until_disconnected
@@ -44,6 +45,8 @@ _SHOW = "/api/show"
 _ONE_MODEL = "/v1/models/"
 _NAME_FIELDS = ("model", "name", "source", "from")
 """Of bodies of routes that run no model: fields that name one."""
+_PLAIN = "/:@"
+"""Stand in names of models, and need no escape in a path."""
 _SHOW_BYTES = 64 * 1024
 """A body that asks about a model is shorter."""
 _LIST_BYTES = 16 * MIB
@@ -204,7 +207,7 @@ class Passthrough:
         if request.path.startswith(_ONE_MODEL):
             pattern = f"{_ONE_MODEL}{{model:path}}"
             model = request.path.removeprefix(_ONE_MODEL)
-            call = replace(call, path=_ONE_MODEL + engines.own_name(model))
+            call = replace(call, path=_ONE_MODEL + quote(engines.own_name(model), safe=_PLAIN))
         elif model and engines.own_name(model) != model:
             call = replace(call, body=encode({**asked, field: engines.own_name(model)}))
         row = engines.row_of(model) if model else engines.first

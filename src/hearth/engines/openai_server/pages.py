@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from urllib.parse import unquote
 
 from hearth.dialects.frames import object_in
 from hearth.dialects.gojson import JsonObject, JsonValue, encode, lookup
@@ -74,7 +75,7 @@ def page(path: str, body: bytes, shown: Shown) -> Ready:
     if path == "/api/show":
         asked = object_in(body)
         return _show(str(lookup(asked, "model") or lookup(asked, "name") or ""), shown)
-    return _of_one(path.removeprefix(_V1_MODEL), shown)
+    return _of_one(unquote(path.removeprefix(_V1_MODEL)), shown)
 
 
 def _root(shown: Shown) -> Ready:
