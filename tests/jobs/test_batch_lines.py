@@ -271,3 +271,22 @@ def test_what_has_no_answer_stands_in_the_error_file_with_the_reason(end, ending
     assert isinstance(text["error"], dict)
     assert text["error"]["code"] == code
     assert text["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("bad_request", "invalid_request_error"),
+        ("forbidden", "permission_error"),
+        ("model_not_found", "not_found_error"),
+        ("backend_gone", "api_error"),
+    ],
+)
+def test_a_request_without_an_answer_has_the_error_type_of_its_route(reason: str, kind: str):
+    end = JobEnd(state=JobState.FAILED, reason=reason, error="because")
+    ended = EndedLine(line=1, custom_id="r1", job=1, job_id="j1", end=end, ending=None)
+    outcome = outcome_of(ended, of_messages=True)
+    assert json.loads(outcome.text)["result"] == {
+        "type": "errored",
+        "error": {"type": "error", "error": {"type": kind, "message": "because"}},
+    }

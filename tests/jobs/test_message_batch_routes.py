@@ -195,8 +195,10 @@ async def test_batches_are_listed_latest_first_and_in_their_own_api_only(live):
         assert ([each.id for each in page.data], page.has_more) == (latest_first[:1], False)
         page = await batches.list(after_id=latest_first[3])
         assert (page.data, page.has_more, page.first_id, page.last_id) == ([], False, None, None)
-        with pytest.raises(anthropic.NotFoundError):
+        with pytest.raises(anthropic.NotFoundError, match="after_id: there is no such batch"):
             await batches.list(after_id="msgbatch_0")
+        with pytest.raises(anthropic.NotFoundError, match="before_id: there is no such batch"):
+            await batches.list(before_id="msgbatch_0")
         with pytest.raises(anthropic.BadRequestError, match="one of them"):
             await batches.list(after_id=made[0], before_id=made[1])
         assert [each.id async for each in gpt.batches.list()] == []

@@ -130,7 +130,12 @@ class MessageBatchPages:
             ascending=query.before_id is not None,
             of_messages=True,
         )
-        found = await batches_of(self._gateway).store.list_batches(page)
+        store = batches_of(self._gateway).store
+        try:
+            found = await store.list_batches(page)
+        except NotFound as error:
+            cursor = "before_id" if page.ascending else "after_id"
+            raise NotFound(f"{cursor}: there is no such batch in your list") from error
         shown = [message_batch_view(each) for each in found[: query.limit]]
         if page.ascending:
             shown.reverse()

@@ -19,6 +19,7 @@ from hearth.types import JsonMapping
 _CUSTOM_ID = re.compile(rb'\{"custom_id":"([^"]*)"')
 _ERROR_TYPES = {
     "bad_request": "invalid_request_error",
+    "forbidden": "permission_error",
     "invalid_request": "invalid_request_error",
     "model_not_allowed": "permission_error",
     "model_not_found": "not_found_error",
