@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,26 @@ def test_a_port_is_of_the_tree_of_another_program_or_of_nobody():
         assert nobodys is not None
         assert nobodys.is_ours is None
         assert port in nobodys.others
+
+
+def test_a_port_that_another_program_shares_is_not_ours():
+    shares = (
+        "import socket, sys; held = socket.create_server(('127.0.0.1', int(sys.argv[1])),"
+        " reuse_port=True); print('up', flush=True); sys.stdin.read()"
+    )
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as server:
+        port = server.getsockname()[1]
+        with subprocess.Popen(
+            (sys.executable, "-I", "-S", "-c", shares, str(port)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as stranger:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline() == b"up\n"
+            shared = listening(port, lambda: [os.getpid()])
+            both = listening(port, lambda: [os.getpid(), stranger.pid])
+            stranger.kill()
+    assert (shared and shared.is_ours, both and both.is_ours) == (False, True)
 
 
 def test_where_sockets_cannot_be_seen_nothing_is_said(tmp_path: Path):

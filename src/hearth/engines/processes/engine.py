@@ -250,7 +250,7 @@ class Processes(ProcessesTraits):
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         if self._conversations is not None:
-            self._conversations.expire()
+            await asyncio.to_thread(self._conversations.expire)
         ready = (server.ready for server in self.servers.values())
         return tuple(run.resident for run in ready if run is not None and run.resident is not None)
 

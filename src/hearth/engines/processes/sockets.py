@@ -20,8 +20,9 @@ class Listening:
     """What is known of a tree of processes and the sockets of this machine.
 
     Attributes:
-        is_ours: the port is listened on by the tree: None where it is by nobody. others: ports that
-        the tree listens on beside it.
+        is_ours: the port is listened on by the tree alone, since programs may share one
+        (SO_REUSEPORT): None where it is by nobody. others: ports that the tree listens on beside
+        it.
     """
 
     is_ours: bool | None
@@ -37,13 +38,13 @@ def listening(port: int, tree: Callable[[], Iterable[int]], proc: Path = PROC) -
     """
     try:
         by_inode = _listeners(proc)
-        own = [inode for process in tree() for inode in _sockets(proc / str(process))]
+        own = {inode for process in tree() for inode in _sockets(proc / str(process))}
     except OSError:
         return None
     ports = {by_inode[inode] for inode in own if inode in by_inode}
-    is_taken = port in by_inode.values()
+    takers = {inode for inode, listened in by_inode.items() if listened == port}
     return Listening(
-        is_ours=port in ports if is_taken else None, others=tuple(sorted(ports - {port}))
+        is_ours=takers <= own if takers else None, others=tuple(sorted(ports - {port}))
     )
 
 
