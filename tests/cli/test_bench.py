@@ -45,6 +45,18 @@ def test_every_installed_model_is_measured_and_the_output_is_a_configuration(hea
     assert (len(loads_s), "0.0" in loads_s) == (2, False)
 
 
+def test_of_several_engines_the_ollama_is_measured(hearth, tmp_path):
+    with emulated(speed=20.0) as url:
+        (tmp_path / "mine.yaml").write_text(
+            "server: {port: 1}\nengines:\n"
+            "  first: {kind: llama_server, url: 'http://127.0.0.1:1'}\n"
+            f"  second: {{kind: ollama, url: {url!r}}}\n"
+        )
+        result = hearth("bench", "nomic-embed-text", "--config", "mine.yaml")
+    assert result.exit_code == 0, result.output
+    assert "nomic-embed-text" in result.stdout
+
+
 def test_a_model_that_cannot_be_measured_is_a_comment_and_ends_with_1(hearth, tmp_path):
     (tmp_path / "mine.yaml").write_text("server: {port: 1}\n")
     with emulated() as url:

@@ -53,7 +53,8 @@ def bench(
     """
     settings = load_found(file).settings
     _require_idle(address_of(settings.server))
-    row = settings.engine_row
+    rows = settings.engine_rows.values()
+    row = next((each for each in rows if each.kind == ENGINE), settings.engine_row)
     if ollama_url is None and row.kind != ENGINE:
         raise CommandFailed(f"a {ENGINE_TITLES[row.kind]} loads no models, so none is measured")
     url = ollama_url or row.url
