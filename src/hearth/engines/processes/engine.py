@@ -30,7 +30,7 @@ from hearth.engines.processes.marks import end_marked, is_left_behind
 from hearth.engines.processes.memory import resident_mib
 from hearth.engines.processes.own_server import OwnServer
 from hearth.engines.processes.ports import Ports
-from hearth.engines.processes.run import Run
+from hearth.engines.processes.run import Run, State
 from hearth.engines.processes.server import ModelServer
 from hearth.engines.processes.traits import ProcessesTraits
 from hearth.errors import BackendGone, BackendUnreachable, LoadError, ModelGone, ModelNotFound
@@ -255,7 +255,9 @@ class Processes(ProcessesTraits):
         return tuple(run.resident for run in ready if run is not None and run.resident is not None)
 
     async def memory_mib(self) -> float | None:
-        runs = [server.run for server in self.servers.values() if server.run is not None]
+        latest = [server.run for server in self.servers.values() if server.run is not None]
+        # of one that has stopped, the number of its guard may be another program's by now
+        runs = [run for run in latest if run.state is not State.STOPPED]
         return await asyncio.to_thread(
             lambda: resident_mib({one for run in runs for one in run.tree.processes()})
         )
