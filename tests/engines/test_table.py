@@ -155,3 +155,28 @@ async def test_what_is_no_longer_listed_is_still_of_the_engine_that_had_it():
         first.set_models(f"m{number}")
         await table.refresh("one")
     assert table.of(f"m{number}") is first
+
+
+@pytest.mark.parametrize("parallel", [None, 2])
+@pytest.mark.parametrize("listed", ["m", "m:latest"])
+async def test_one_engine_that_knows_no_tags_has_name_and_tagged_name_for_one(
+    listed: str, parallel: int | None
+):
+    server = StayingEngine(listed, "other:7b")
+    table = EngineTable([Row(name="main", engine=server, parallel=parallel)])
+    assert table.canonical("m:latest") == "m:latest", "nothing is listed yet"
+    await listing(table)
+    for written in ("m", "m:latest", "M:Latest"):
+        assert table.canonical(written).lower() == listed
+        assert table.own_name(written).lower() == listed
+        assert table.wire_name(written).lower() == listed
+    for unknown in ("n", "n:latest"):
+        assert table.canonical(unknown) == table.wire_name(unknown) == unknown
+
+
+async def test_one_engine_with_another_name_for_a_model_takes_it_with_its_tag():
+    rows = [Row(name="main", engine=StayingEngine("org/big"))]
+    table = EngineTable(rows, upstream={"big": "org/big"})
+    assert await listing(table) == ["big"]
+    assert table.canonical("big:latest") == "big"
+    assert table.wire_name("big:latest") == "org/big"

@@ -199,17 +199,16 @@ class Passthrough:
         else the first that serves this address.
         """
         engines = self._gateway.engines
-        if engines.is_single:
-            return engines.first.engine, call
         pattern = request.path
         asked = _asked_in(call.body)
         field, model = self._known_of(asked)
         if request.path.startswith(_ONE_MODEL):
             pattern = f"{_ONE_MODEL}{{model:path}}"
             model = request.path.removeprefix(_ONE_MODEL)
-            call = replace(call, path=_ONE_MODEL + quote(engines.own_name(model), safe=_PLAIN))
-        elif model and engines.own_name(model) != model:
-            call = replace(call, body=encode({**asked, field: engines.own_name(model)}))
+            if (own := engines.own_name(model)) != model:
+                call = replace(call, path=_ONE_MODEL + quote(own, safe=_PLAIN))
+        elif model and (named := engines.wire_name(model)) != model:
+            call = replace(call, body=encode({**asked, field: named}))
         row = engines.row_of(model) if model else engines.first
         first = (row,) if model else self._gateway.answering
         rows = (*first, *engines.rows.values())

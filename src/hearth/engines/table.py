@@ -1,9 +1,9 @@
 """All engines of a gateway: which one has a model, and what they list together.
 
-With one engine everything is as that engine says it. With several, names have one spelling that is
-valid on all: that of the engine that tags names, less `:latest`; digests tell one engine's models
-from another's; and a name that several list is that of the row that the owner has named for it,
-else of the first row that lists it.
+With one engine everything is as that engine says it, but that `NAME` and `NAME:latest` are one, as
+it lists them. With several, names have one spelling that is valid on all: that of the engine that
+tags names, less `:latest`; digests tell one engine's models from another's; and a name that several
+list is that of the row that the owner has named for it, else of the first row that lists it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
 
+from hearth.engines.names import spelled, untagged
 from hearth.engines.port import Continuations, Engine
 from hearth.engines.processes.engine import Processes
 from hearth.errors import BackendUnreachable
 from hearth.types import InstalledModel, ResidentModel, frozen
 
-DEFAULT_TAG = ":latest"
 MOST_SPELLED = 1024
 """Names of which the common spelling is remembered."""
 MOST_FORMER = 1024
@@ -86,6 +86,7 @@ class EngineTable:
         self.is_single = len(self.rows) == 1
         # asked a dozen times for each request
         self._spelled = lru_cache(maxsize=MOST_SPELLED)(self._one_spelling)
+        self._names: Collection[str] = ()
         self._assigned = {self._key(name): row for name, row in assigned.items()}
         self._upstream = {self._key(name): own for name, own in upstream.items()}
         self._lists: dict[str, tuple[InstalledModel, ...]] = {}
@@ -131,14 +132,16 @@ class EngineTable:
 
     def canonical(self, name: str) -> str:
         """The one spelling of a name that this table lists for what somebody wrote."""
+        return spelled(self._common(name), self._names) if self.is_single else self._common(name)
+
+    def _common(self, name: str) -> str:
+        """The same, as far as it does not depend on what is listed."""
         return self.first.engine.canonical(name) if self.is_single else self._spelled(name)[0]
 
     def _one_spelling(self, name: str) -> tuple[str, str]:
         """The spelling, and the same in lower case."""
-        spelled = (row.engine.canonical(name) for row in self.rows.values())
-        changed = next((each for each in spelled if each != name), name)
-        is_default = changed.lower().endswith(DEFAULT_TAG)
-        common = changed[: -len(DEFAULT_TAG)] if is_default else changed
+        read = (row.engine.canonical(name) for row in self.rows.values())
+        common = untagged(next((each for each in read if each != name), name))
         return common, common.lower()
 
     def _key(self, name: str) -> str:
@@ -181,7 +184,8 @@ class EngineTable:
     def own_name(self, model: str) -> str:
         """What the model's engine calls it."""
         if self.is_plain:
-            return model
+            listed = self.canonical(model)
+            return model if listed == self._common(model) else listed
         key = self._key(model)
         own = self._upstream.get(key)
         if own is not None:
@@ -207,14 +211,14 @@ class EngineTable:
         """What is written in a request in place of what its caller wrote; the same where the engine
         reads that as it was meant.
         """
-        if self.is_plain:
-            return written
         own = self.own_name(written)
+        if self.is_plain:
+            return own
         engine = self.of(written)
-        spelled = engine.canonical(written)
+        read = engine.canonical(written)
         if engine.ignores_case:
-            return written if spelled.lower() == own.lower() else own
-        return written if spelled == own else own
+            return written if read.lower() == own.lower() else own
+        return written if read == own else own
 
     def assigned_to(self, row: str) -> Collection[str]:
         """The models that the owner has given to a row, in lower case."""
@@ -259,6 +263,7 @@ class EngineTable:
     def _merge(self) -> None:
         if self.is_plain:
             self._installed = self._lists.get(self.first.name, ())
+            self._names = {model.name.lower() for model in self._installed}
             return
         before = self._known
         self._known = {}
@@ -272,6 +277,7 @@ class EngineTable:
                     self._known[key] = _Known(row=row, own_name=own.name)
                     found.append(model)
         self._installed = tuple(found)
+        self._names = {model.name.lower() for model in found}
         former = {**before, **self._former}
         gone = ((key, each) for key, each in former.items() if key not in self._known)
         self._former = dict(islice(gone, MOST_FORMER))
@@ -289,7 +295,7 @@ class EngineTable:
         return [
             replace(
                 model,
-                name=callers.get(model.name.lower()) or self.canonical(model.name),
+                name=callers.get(model.name.lower()) or self._common(model.name),
                 digest=self._digest(row, model.digest),
                 slots=row.parallel or model.slots,
             )
@@ -310,7 +316,7 @@ class EngineTable:
             return models
         callers = self._callers(row)
         return tuple(
-            replace(model, name=callers.get(model.name.lower()) or self.canonical(model.name))
+            replace(model, name=callers.get(model.name.lower()) or self._common(model.name))
             for model in models
         )
 

@@ -189,3 +189,12 @@ async def test_requests_wait_while_the_list_of_models_changes():
         await door.gateway.worker.watch.look()
         with pytest.raises(openai.NotFoundError, match="'a' not found"):
             await door.say("a", 1)
+
+
+async def test_a_name_with_ollamas_tag_is_the_one_without_it():
+    router = StubRouter(Preset("a", aliases=("al",)), Preset("b:latest"))
+    async with before(router) as door:
+        for name in ("a:latest", "al:latest", "b", "B:Latest"):
+            assert await door.say(name) == "abcdefgh"
+        with pytest.raises(openai.NotFoundError):
+            await door.say("c:latest")

@@ -123,3 +123,11 @@ async def test_a_start_is_cut_for_what_is_more_urgent():
         assert cut.to_model == "b"
         swap.entries["b"].starts.set()
         assert await waiting == "abcdefgh"
+
+
+async def test_a_name_with_ollamas_tag_is_the_one_without_it():
+    async with before(StubSwap(Entry("a", aliases=("al",)), Entry("b:latest"))) as door:
+        for name in ("a:latest", "al:latest", "b", "B:Latest"):
+            assert await door.say(name) == "abcdefgh"
+        with pytest.raises(openai.NotFoundError):
+            await door.say("c:latest")

@@ -130,20 +130,6 @@ def test_no_value_in_any_place_breaks_what_is_said_of_a_model(name: str):
         assert served.slots >= 1
 
 
-async def test_a_name_with_ollamas_tag_is_the_one_without_it():
-    async with before({Endpoint.OPENAI_CHAT.value: as_recorded("oai_chat_stream")}) as (engine, _):
-        await engine.installed()
-        assert engine.canonical(f"{MODEL}:latest") == MODEL
-        assert engine.canonical("other:latest") == "other:latest"
-        named = {"model": f"{MODEL}:latest", "messages": HI}
-        asked = BackendCall(
-            method="POST", path=Endpoint.CHAT, headers=JSON_BODY, body=json.dumps(named).encode()
-        )
-        exchange = await engine.open(asked)
-        assert exchange.status == 200
-        exchange.close()
-
-
 async def test_another_model_is_another_list_and_another_digest():
     async with before() as (engine, script):
         [before_it] = await engine.installed()

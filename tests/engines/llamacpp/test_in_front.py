@@ -144,6 +144,16 @@ async def test_ollamas_client_is_answered_whole_and_streamed_alike(door):
             await asked
 
 
+async def test_a_name_with_ollamas_tag_is_the_one_without_it(letters):
+    short, other = MODEL.removesuffix(":latest"), "other:latest"
+    for name in (short, MODEL, MODEL.upper()):
+        said = await letters.native.generate(model=name, prompt="a", options={"num_predict": 2})
+        assert said.eval_count == 2
+        assert (await letters.native.show(name)).template
+    with pytest.raises(ollama.ResponseError, match="not found"):
+        await letters.native.generate(model=other, prompt="a")
+
+
 async def test_openais_client_is_answered_whole_and_streamed_alike(door):
     asked: Fields = {"model": MODEL, "messages": HELLO, "max_tokens": 12, "temperature": 0}
     whole = await door.gpt.chat.completions.create(**asked, seed=7)

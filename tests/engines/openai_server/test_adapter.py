@@ -130,19 +130,6 @@ def changed(call: Any, **fields: Any) -> Any:
     return post(call.path, **{**json.loads(call.body), **fields})
 
 
-@pytest.mark.parametrize("listed", ["m", "m:latest"])
-async def test_a_name_with_ollamas_tag_is_the_one_without_it(listed: str):
-    async with before({CHAT: HELLO}, listed) as (engine, script):
-        await engine.installed()
-        assert engine.canonical("m:latest") == engine.canonical("m") == listed
-        assert engine.canonical("other:latest") == "other:latest"
-        for path in (CHAT, Endpoint.CHAT):
-            assert (await whole(engine, post(path, "m:latest", messages=HI, stream=False)))[
-                0
-            ] == 200
-        assert [peer.json["model"] for peer in script.sent_to(CHAT)] == [listed] * 2
-
-
 async def test_names_that_would_be_one_are_told_apart():
     async with before({}, "a/b/c/big", "d/e/f/big") as (engine, _):
         assert [model.name for model in await engine.installed()] == ["big", "d-e-f-big"]

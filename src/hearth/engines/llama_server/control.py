@@ -15,7 +15,6 @@ from hearth.dialects.frames import at
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.request import is_model_name
 from hearth.dialects.stream import count_in
-from hearth.engines.names import spelled
 from hearth.engines.openai_server.calls import Place
 from hearth.engines.openai_server.questions import Questions
 from hearth.errors import (
@@ -134,8 +133,7 @@ class Control:
     async def has(self, model: str) -> str | None:
         """It is the model that the server was last seen with; the server answers to any name."""
         served = self.last_served or await self.served()
-        is_there = spelled(model, served.known).lower() in served.known
-        return model if is_there else None
+        return model if model.lower() in served.known else None
 
     async def _props(self) -> JsonObject:
         status, said = await self._questions.ask(BackendCall(method="GET", path=PROPS))

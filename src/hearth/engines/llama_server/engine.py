@@ -16,7 +16,6 @@ from hearth.engines.llama_server.control import Control
 from hearth.engines.llama_server.pages import shown
 from hearth.engines.llama_server.slots import Slots
 from hearth.engines.llama_server.traits import API, LlamaServerTraits
-from hearth.engines.names import spelled
 from hearth.engines.openai_server.calls import OpenAiCalls, Place
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import page
@@ -73,10 +72,6 @@ class LlamaServer(LlamaServerTraits):
         self.version = control.version
         self.installed = control.installed
         self.resident = control.resident
-
-    def canonical(self, name: str) -> str:
-        served = self._control.last_served
-        return name if served is None else spelled(name, served.known)
 
     async def open(self, call: BackendCall) -> Exchange:
         path = call.path.partition("?")[0]

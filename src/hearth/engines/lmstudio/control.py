@@ -14,7 +14,6 @@ from hearth.dialects.frames import at
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.lmstudio.models import StudioModel, models_in
-from hearth.engines.names import spelled
 from hearth.engines.openai_server.control import Routes
 from hearth.engines.openai_server.orders import Orders
 from hearth.engines.openai_server.questions import Questions, Said, said_in
@@ -96,7 +95,7 @@ class Control:
     async def find(self, name: str) -> StudioModel:
         """The model that goes by a name. Raises ModelNotFound."""
         models = await self.models()
-        wanted = self.spelled(name).lower()
+        wanted = name.lower()
         found = next((one for one in models if one.name.lower() == wanted), None)
         if found is None:
             raise ModelNotFound(f"model '{name}' not found")
@@ -107,15 +106,11 @@ class Control:
         own.
         """
         models = self._models or await self.models()
-        wanted = self.spelled(name).lower()
+        wanted = name.lower()
         found = next((one for one in models if one.name.lower() == wanted), None)
         if found is None:
             return None
         return found.instances[0] if found.instances else found.key
-
-    def spelled(self, name: str) -> str:
-        """A name as it is listed, by the last list."""
-        return spelled(name, {model.name.lower() for model in self._models})
 
     # Into memory, and out.
 

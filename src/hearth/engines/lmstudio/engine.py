@@ -57,9 +57,6 @@ class LmStudio(LmStudioTraits):
         route = INFERENCE_ROUTES.get(path)
         return await (self._page(path, call) if route is None else self._calls.open(route, call))
 
-    def canonical(self, name: str) -> str:
-        return self._control.spelled(name)
-
     def check_request(self, path: str, fields: JsonObject) -> None:
         check_request(INFERENCE_ROUTES[path], fields, self._calls.api)
 

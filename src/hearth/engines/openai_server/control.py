@@ -17,7 +17,6 @@ from hearth.dialects.request import is_model_name
 from hearth.dialects.routes import Endpoint
 from hearth.dialects.stream import count_in
 from hearth.dialects.translation.parts import ServerApi
-from hearth.engines.names import spelled
 from hearth.engines.openai_server.questions import Questions
 from hearth.errors import (
     BackendError,
@@ -172,14 +171,10 @@ class Control:
         )
 
     async def upstream(self, model: str) -> str | None:
-        """The name that it lists for what a caller wrote."""
+        """The name that it lists for a model, in whatever case that is written."""
         if not self._upstream:
             await self.served()
-        return self._upstream.get(self.spelled(model).lower())
-
-    def spelled(self, name: str) -> str:
-        """A name as it is listed, by the last list."""
-        return spelled(name, self._upstream)
+        return self._upstream.get(model.lower())
 
 
 def _models(listed: JsonObject) -> Iterator[ServedModel]:

@@ -72,9 +72,6 @@ class OpenAiServer(OpenAiTraits):
         self._control.has_worked = True
         return exchange
 
-    def canonical(self, name: str) -> str:
-        return self._control.spelled(name)
-
     def check_request(self, path: str, fields: JsonObject) -> None:
         check_request(INFERENCE_ROUTES[path], fields, self._calls.api)
 
