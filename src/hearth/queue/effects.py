@@ -438,7 +438,10 @@ class Effects:
             case "server_changed":
                 return ServerChanged(retry_after_s=RETRY_AFTER_CHANGE_S)
             case "backend_down":
-                return BackendUnreachable(retry_after_s=RETRY_AFTER_DOWN_S)
+                asked = work.item.alias or model
+                is_away = model.lower() in self._view.away
+                says = f"the engine of model '{asked}' does not answer" if is_away else None
+                return BackendUnreachable(says, retry_after_s=RETRY_AFTER_DOWN_S)
             case "interrupted":
                 return Interrupted(retry_after_s=1.0)
             case "no_model":
