@@ -113,6 +113,9 @@ async def test_an_error_of_the_model_is_its_answer():
         router.says[CHAT] = answered(400, b'{"error": {"message": "model \'a\' not found"}}')
         status, _ = await whole(engine, post(CHAT, messages=HI, stream=True))
         assert status == 404
+        router.says[CHAT] = answered(400, b'{"error": {"message": "tool \'x\' not found"}}')
+        status, _ = await whole(engine, post(CHAT, messages=HI, stream=True))
+        assert status == 400
 
 
 @pytest.mark.parametrize("path", [CHAT, "/api/chat"])

@@ -4,6 +4,7 @@ what the model says.
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 
 from hearth.dialects.frames import object_in
@@ -16,6 +17,8 @@ from hearth.engines.routed_stream import PROXY_ERROR, RoutedStream
 from hearth.errors import ModelGone
 from hearth.types import BackendCall
 
+_UNKNOWN = re.compile(r"model '.*' not found")
+"""The router's words; a model says of other things that they are not found."""
 _OF_THE_ROUTER = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR})
 
 
@@ -45,5 +48,5 @@ def _checked(status: int, exchange: Exchange, body: bytes) -> Ready:
     message = said_error(object_in(body).get("error"))
     if body.startswith(PROXY_ERROR) or message == "model is not loaded":
         raise ModelGone
-    is_unknown = status == HTTPStatus.BAD_REQUEST and message.endswith("not found")
+    is_unknown = status == HTTPStatus.BAD_REQUEST and _UNKNOWN.fullmatch(message) is not None
     return Ready(HTTPStatus.NOT_FOUND if is_unknown else status, body, exchange.headers)
