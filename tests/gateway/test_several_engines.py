@@ -108,6 +108,8 @@ async def test_an_engine_that_is_down_takes_only_its_models_away():
         await settle()
         assert (await house.generated("b"))[0] == 200
         assert (await house.get("/readyz")).status == 200
+        shown = json.loads((await house.get("/llm/models")).body)["models"]
+        assert [each["name"] for each in shown if each["away"]] == ["Stays"]
         assert house.gateway.warnings() == [
             "the engine big (Staying at http://big) does not answer, so its models are away"
         ]

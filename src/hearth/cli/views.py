@@ -330,6 +330,8 @@ def _phase_of_model(model: Json) -> str:
             return "on other machines"
         known = "in memory" if phase == "ready" else phase
         return f"{known}, partly on the CPU" if flag(model, "offloaded") else known
+    if flag(model, "away"):
+        return "away, its engine is down"
     return "on the disk" if flag(model, "installed") else "not installed"
 
 

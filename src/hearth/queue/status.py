@@ -149,6 +149,7 @@ def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[JsonDict]
     waiting = view.wanted_models
     engine_of = watch.engine_of
     is_remote = watch.is_remote
+    away = frozenset(view.away)
     in_memory = {
         model.name: (round(model.vram_mib, 1), round(model.size_mib, 1)) for model in watch.resident
     }
@@ -163,6 +164,7 @@ def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[JsonDict]
                 "name": name,
                 "engine": engine_of(name),
                 "remote": is_remote(name),
+                "away": name.lower() in away,
                 "installed": name in names,
                 "resident": name in residents,
                 "phase": phase,
