@@ -106,7 +106,7 @@ class Control:
             raise ModelNotFound(f"model '{name}' not found")
         return found
 
-    async def own_name(self, name: str) -> str | None:
+    async def upstream(self, name: str) -> str | None:
         """The router's own name of a model, by its last list; None where it has no such model."""
         found = _called(name, self._listed or await self.models())
         return None if found is None else found.name

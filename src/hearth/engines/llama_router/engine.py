@@ -11,7 +11,6 @@ import asyncio
 import re
 
 from hearth.clock import Clock
-from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.engines import process_memory
 from hearth.engines.data_path import DataPath
 from hearth.engines.llama_router.control import Control
@@ -20,16 +19,16 @@ from hearth.engines.llama_router.path import RouterPath
 from hearth.engines.llama_router.traits import LlamaRouterTraits
 from hearth.engines.llama_server.engine import MISTAKES
 from hearth.engines.llama_server.traits import API
+from hearth.engines.openai_server.adapter import Adapter
 from hearth.engines.openai_server.calls import OpenAiCalls, Place
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import page
-from hearth.engines.port import Exchange
-from hearth.types import BackendCall, LoadOptions
+from hearth.types import LoadOptions
 
 PROCESSES = re.compile(r"llama-server.*")
 
 
-class LlamaRouter(LlamaRouterTraits):
+class LlamaRouter(Adapter, LlamaRouterTraits):
     """The router at one address. ConfigError for no such address.
 
     Args:
@@ -38,6 +37,8 @@ class LlamaRouter(LlamaRouterTraits):
         connect_timeout_s: of the work's connections. control_timeout_s: of every question and
         order.
     """
+
+    _control: Control
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class LlamaRouter(LlamaRouterTraits):
             API,
             clock=clock,
             place=place,
-            upstream=control.own_name,
+            upstream=control.upstream,
             mistakes=MISTAKES,
         )
         self._first_seen: dict[str, float] = {}
@@ -70,17 +71,11 @@ class LlamaRouter(LlamaRouterTraits):
         self.resident = control.resident
         self.unload = control.unload
 
-    async def open(self, call: BackendCall) -> Exchange:
-        path = call.path.partition("?")[0]
-        route = INFERENCE_ROUTES.get(path)
-        return await (self._page(path, call) if route is None else self._calls.open(route, call))
-
-    async def _page(self, path: str, call: BackendCall) -> Ready:
+    async def _page(self, path: str, body: bytes) -> Ready:
         control = self._control
         installed = await control.installed()
         about = shown(await control.models(), installed, await control.version(), self._since)
-        answer = page(path, call.body, about)
-        return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+        return page(path, body, about)
 
     def _since(self, digest: str) -> float:
         return self._first_seen.setdefault(digest, self._clock.wall())
@@ -96,11 +91,3 @@ class LlamaRouter(LlamaRouterTraits):
     async def load(self, model: str, options: LoadOptions) -> None:
         del options  # it was started with its context
         await self._control.load(model)
-
-    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        del options
-        return await self._calls.probe(model, timeout_s)
-
-    async def aclose(self) -> None:
-        await self._control.aclose()
-        await self._data_path.aclose()

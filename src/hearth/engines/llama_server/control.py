@@ -130,7 +130,7 @@ class Control:
         served = self.last_served or await self.served()
         return (served.resident,)
 
-    async def has(self, model: str) -> str | None:
+    async def upstream(self, model: str) -> str | None:
         """It is the model that the server was last seen with; the server answers to any name."""
         served = self.last_served or await self.served()
         return model if model.lower() in served.known else None

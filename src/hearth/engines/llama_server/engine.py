@@ -10,18 +10,15 @@ import re
 from collections.abc import Callable
 
 from hearth.clock import Clock
-from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.engines.data_path import DataPath
 from hearth.engines.llama_server.control import Control
 from hearth.engines.llama_server.pages import shown
 from hearth.engines.llama_server.slots import Slots
 from hearth.engines.llama_server.traits import API, LlamaServerTraits
+from hearth.engines.openai_server.adapter import Staying
 from hearth.engines.openai_server.calls import OpenAiCalls, Place
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import page
-from hearth.engines.port import Exchange
-from hearth.errors import LoadError, ModelNotFound
-from hearth.types import BackendCall, LoadOptions
 
 MISTAKES = re.compile(
     r"Failed to parse (?:messages|tools|tool choice)\b|.* is too large to process"
@@ -30,7 +27,7 @@ MISTAKES = re.compile(
 """What the server says of a request that is wrong, as if the fault were its own."""
 
 
-class LlamaServer(LlamaServerTraits):
+class LlamaServer(Staying, LlamaServerTraits):
     """The llama-server at one address. ConfigError for no such address.
 
     Args:
@@ -40,6 +37,8 @@ class LlamaServer(LlamaServerTraits):
         question about itself. slots: makes the owner of its slots, where its conversations are
         saved.
     """
+
+    _control: Control
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class LlamaServer(LlamaServerTraits):
             API,
             clock=clock,
             place=place,
-            upstream=control.has,
+            upstream=control.upstream,
             mistakes=MISTAKES,
         )
         self._first_seen: dict[str, float] = {}
@@ -73,43 +72,13 @@ class LlamaServer(LlamaServerTraits):
         self.installed = control.installed
         self.resident = control.resident
 
-    async def open(self, call: BackendCall) -> Exchange:
-        path = call.path.partition("?")[0]
-        route = INFERENCE_ROUTES.get(path)
-        return await (self._page(path, call) if route is None else self._calls.open(route, call))
-
-    async def _page(self, path: str, call: BackendCall) -> Ready:
+    async def _page(self, path: str, body: bytes) -> Ready:
         served = await self._control.served()
         since_wall_s = self._first_seen.setdefault(served.digest, self._clock.wall())
-        answer = page(path, call.body, shown(served, since_wall_s))
-        return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+        return page(path, body, shown(served, since_wall_s))
 
     # What is there, and stays.
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
         await self._find(model)
         return (await self._control.served()).capabilities
-
-    async def memory_mib(self) -> float | None:
-        return None
-
-    async def load(self, model: str, options: LoadOptions) -> None:
-        del options
-        await self._find(model)
-
-    async def unload(self, model: str) -> None:
-        await self._find(model)
-        raise LoadError(f"llama-server keeps {model} for as long as it runs.")
-
-    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        del options
-        return await self._calls.probe(model, timeout_s)
-
-    async def aclose(self) -> None:
-        await self._control.aclose()
-        await self._data_path.aclose()
-
-    async def _find(self, model: str) -> None:
-        await self._control.served()
-        if await self._control.has(model) is None:
-            raise ModelNotFound(f"model '{model}' not found")

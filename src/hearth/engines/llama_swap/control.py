@@ -150,12 +150,12 @@ class Control:
     async def find(self, name: str) -> str:
         """Its own name of a model. Raises ModelNotFound."""
         await self.installed()
-        found = await self.own_name(name)
+        found = await self.upstream(name)
         if found is None:
             raise ModelNotFound(f"model '{name}' not found")
         return found
 
-    async def own_name(self, name: str) -> str | None:
+    async def upstream(self, name: str) -> str | None:
         """Its own name of a model, by its last list; None where it has no such model."""
         wanted = name.lower()
         for known in self._installed or await self.installed():

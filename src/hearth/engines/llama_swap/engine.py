@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 
 from hearth.clock import Clock
-from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.engines import process_memory
 from hearth.engines.data_path import DataPath
 from hearth.engines.llama_server.engine import MISTAKES
@@ -19,16 +18,16 @@ from hearth.engines.llama_server.traits import API
 from hearth.engines.llama_swap.control import Control
 from hearth.engines.llama_swap.path import SwapPath
 from hearth.engines.llama_swap.traits import LlamaSwapTraits
+from hearth.engines.openai_server.adapter import Adapter
 from hearth.engines.openai_server.calls import OpenAiCalls, Place
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import Shown, ShownModel, page
-from hearth.engines.port import Exchange
-from hearth.types import BackendCall, LoadOptions
+from hearth.types import LoadOptions
 
 PROCESSES = re.compile(r"llama-server.*")
 
 
-class LlamaSwap(LlamaSwapTraits):
+class LlamaSwap(Adapter, LlamaSwapTraits):
     """The llama-swap at one address. ConfigError for no such address.
 
     Args:
@@ -37,6 +36,8 @@ class LlamaSwap(LlamaSwapTraits):
         connect_timeout_s: of the work's connections. control_timeout_s: of every question and
         order.
     """
+
+    _control: Control
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class LlamaSwap(LlamaSwapTraits):
             API,
             clock=clock,
             place=place,
-            upstream=control.own_name,
+            upstream=control.upstream,
             mistakes=MISTAKES,
         )
         self._first_seen: dict[str, float] = {}
@@ -76,12 +77,7 @@ class LlamaSwap(LlamaSwapTraits):
         """
         return self._control.idle_limits_s
 
-    async def open(self, call: BackendCall) -> Exchange:
-        path = call.path.partition("?")[0]
-        route = INFERENCE_ROUTES.get(path)
-        return await (self._page(path, call) if route is None else self._calls.open(route, call))
-
-    async def _page(self, path: str, call: BackendCall) -> Ready:
+    async def _page(self, path: str, body: bytes) -> Ready:
         control = self._control
         running = {model.name for model in await control.resident()}
         models = [
@@ -96,8 +92,7 @@ class LlamaSwap(LlamaSwapTraits):
             if not known.remote_host
         ]
         about = Shown(title=self.title, version=await control.version(), models=models)
-        answer = page(path, call.body, about)
-        return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+        return page(path, body, about)
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
         await self._control.find(model)
@@ -111,11 +106,3 @@ class LlamaSwap(LlamaSwapTraits):
     async def load(self, model: str, options: LoadOptions) -> None:
         del options  # its server is started as it is configured
         await self._control.load(model)
-
-    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        del options
-        return await self._calls.probe(model, timeout_s)
-
-    async def aclose(self) -> None:
-        await self._control.aclose()
-        await self._data_path.aclose()

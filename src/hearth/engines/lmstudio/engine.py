@@ -12,16 +12,18 @@ from hearth.engines.data_path import DataPath
 from hearth.engines.lmstudio.control import Control
 from hearth.engines.lmstudio.models import StudioModel
 from hearth.engines.lmstudio.traits import API, LmStudioTraits
+from hearth.engines.openai_server.adapter import Adapter
 from hearth.engines.openai_server.calls import OpenAiCalls, Place, check_request
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import Shown, ShownModel, page
 from hearth.engines.openai_server.questions import Questions
-from hearth.engines.port import Exchange
-from hearth.types import BackendCall, InstalledModel, LoadOptions
+from hearth.types import InstalledModel
 
 
-class LmStudio(LmStudioTraits):
+class LmStudio(Adapter, LmStudioTraits):
     """The LM Studio at one address; see `OpenAiServer`."""
+
+    _control: Control
 
     def __init__(
         self,
@@ -52,18 +54,12 @@ class LmStudio(LmStudioTraits):
         """Its JIT loading was on at the last look."""
         return self._control.loads_by_itself
 
-    async def open(self, call: BackendCall) -> Exchange:
-        path = call.path.partition("?")[0]
-        route = INFERENCE_ROUTES.get(path)
-        return await (self._page(path, call) if route is None else self._calls.open(route, call))
-
     def check_request(self, path: str, fields: JsonObject) -> None:
         check_request(INFERENCE_ROUTES[path], fields, self._calls.api)
 
-    async def _page(self, path: str, call: BackendCall) -> Ready:
+    async def _page(self, path: str, body: bytes) -> Ready:
         models = [self._shown(model) for model in await self._control.models()]
-        answer = page(path, call.body, Shown(title=self.title, version="unknown", models=models))
-        return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+        return page(path, body, Shown(title=self.title, version="unknown", models=models))
 
     def _shown(self, model: StudioModel) -> ShownModel:
         return ShownModel(
@@ -86,14 +82,3 @@ class LmStudio(LmStudioTraits):
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
         return (await self._control.find(model)).installed.capabilities
-
-    async def memory_mib(self) -> float | None:
-        return None
-
-    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        del options
-        return await self._calls.probe(model, timeout_s)
-
-    async def aclose(self) -> None:
-        await self._control.aclose()
-        await self._data_path.aclose()

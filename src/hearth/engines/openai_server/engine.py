@@ -11,6 +11,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.data_path import DataPath
 from hearth.engines.elastic import ElasticPath
+from hearth.engines.openai_server.adapter import Staying
 from hearth.engines.openai_server.calls import OpenAiCalls, Place, check_request
 from hearth.engines.openai_server.control import Control, ServedModel
 from hearth.engines.openai_server.exchanges import Ready
@@ -18,11 +19,10 @@ from hearth.engines.openai_server.pages import Shown, ShownModel, page
 from hearth.engines.openai_server.questions import Questions
 from hearth.engines.openai_server.traits import API, OpenAiTraits
 from hearth.engines.port import Exchange
-from hearth.errors import LoadError, ModelNotFound
-from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel
+from hearth.types import BackendCall, InstalledModel, ResidentModel
 
 
-class OpenAiServer(OpenAiTraits):
+class OpenAiServer(Staying, OpenAiTraits):
     """The server at one address. ConfigError for no such address.
 
     Args:
@@ -35,6 +35,7 @@ class OpenAiServer(OpenAiTraits):
     api: ServerApi = API
     """Of its kind; which other routes it has is found out."""
     control_of: type[Control] = Control
+    _control: Control
     calls_of: type[OpenAiCalls] = OpenAiCalls
 
     def __init__(
@@ -64,23 +65,19 @@ class OpenAiServer(OpenAiTraits):
         self.version = control.version
 
     async def open(self, call: BackendCall) -> Exchange:
-        path = call.path.partition("?")[0]
-        route = INFERENCE_ROUTES.get(path)
-        if route is None:
-            return await self._page(path, call)
-        exchange = await self._calls.open(route, call)
-        self._control.has_worked = True
+        exchange = await super().open(call)
+        is_page = call.path.partition("?")[0] not in INFERENCE_ROUTES
+        self._control.has_worked = self._control.has_worked or not is_page
         return exchange
 
     def check_request(self, path: str, fields: JsonObject) -> None:
         check_request(INFERENCE_ROUTES[path], fields, self._calls.api)
 
-    async def _page(self, path: str, call: BackendCall) -> Ready:
+    async def _page(self, path: str, body: bytes) -> Ready:
         served = await self._control.served()
         models = [self._shown(model) for model in served.models]
         version = "unknown" if path != "/api/version" else await self._control.version()
-        answer = page(path, call.body, Shown(title=self.title, version=version, models=models))
-        return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+        return page(path, body, Shown(title=self.title, version=version, models=models))
 
     def _shown(self, model: ServedModel) -> ShownModel:
         since_wall_s = self._first_seen.setdefault(model.name, self._clock.wall())
@@ -107,27 +104,3 @@ class OpenAiServer(OpenAiTraits):
         """It does not say, and says no itself."""
         await self._find(model)
         return None
-
-    async def memory_mib(self) -> float | None:
-        return None
-
-    async def load(self, model: str, options: LoadOptions) -> None:
-        del options
-        await self._find(model)
-
-    async def unload(self, model: str) -> None:
-        await self._find(model)
-        raise LoadError(f"{self.title} keeps {model} for as long as it lists it.")
-
-    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        del options
-        return await self._calls.probe(model, timeout_s)
-
-    async def aclose(self) -> None:
-        await self._control.aclose()
-        await self._data_path.aclose()
-
-    async def _find(self, model: str) -> None:
-        await self.installed()
-        if await self._control.upstream(model) is None:
-            raise ModelNotFound(f"model '{model}' not found")
