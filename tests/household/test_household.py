@@ -85,6 +85,7 @@ def report(home: Household, members: Members, kept: Counter[str], stopped_s: flo
     )
 
 
+@pytest.mark.timeout(60 * MINUTES + 1800)
 @pytest.mark.skipif(not MINUTES, reason="runs for HEARTH_HOUSEHOLD_MINUTES")
 async def test_a_household_loses_nothing_and_leaves_nothing_behind(tmp_path: Path):
     timeout = aiohttp.ClientTimeout(total=None)

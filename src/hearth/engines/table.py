@@ -86,6 +86,7 @@ class EngineTable:
         self.is_single = len(self.rows) == 1
         # asked a dozen times for each request
         self._spelled = lru_cache(maxsize=MOST_SPELLED)(self._one_spelling)
+        self._tags = self.first.engine.canonical("name") != "name"
         self._names: Collection[str] = ()
         self._assigned = {self._key(name): row for name, row in assigned.items()}
         self._upstream = {self._key(name): own for name, own in upstream.items()}
@@ -132,7 +133,9 @@ class EngineTable:
 
     def canonical(self, name: str) -> str:
         """The one spelling of a name that this table lists for what somebody wrote."""
-        return spelled(self._common(name), self._names) if self.is_single else self._common(name)
+        common = self._common(name)
+        # an engine that adds tags itself lists no name without one
+        return common if self._tags or not self.is_single else spelled(common, self._names)
 
     def _common(self, name: str) -> str:
         """The same, as far as it does not depend on what is listed."""
@@ -263,7 +266,8 @@ class EngineTable:
     def _merge(self) -> None:
         if self.is_plain:
             self._installed = self._lists.get(self.first.name, ())
-            self._names = {model.name.lower() for model in self._installed}
+            if not self._tags:
+                self._names = {model.name.lower() for model in self._installed}
             return
         before = self._known
         self._known = {}
