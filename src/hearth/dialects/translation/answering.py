@@ -22,7 +22,7 @@ from hearth.dialects.responses_writer import (
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.stream import CACHED_COUNT, MOST_NANOSECONDS, count_in, fields_in
-from hearth.dialects.translation.call_parts import arguments_in, goes_on
+from hearth.dialects.translation.answer_parts import TORN, arguments_in, goes_on, is_torn
 from hearth.dialects.writers import (
     AnswerPart,
     Generation,
@@ -69,8 +69,8 @@ class Chunks:
                 self.is_over = self._reason is not None
             else:
                 fields = fields_in(payload)
-                if not fields and payload.startswith(b"{") and payload != b"{}":
-                    fields = {"error": "the model server sent a part of its answer that is no JSON"}
+                if is_torn(payload, fields):
+                    fields = {"error": TORN}
                 yield from self._parts(fields)
 
     def _parts(self, fields: JsonObject) -> Iterator[AnswerPart]:

@@ -13,7 +13,7 @@ from hearth.dialects.claude_answer import assembled
 from hearth.dialects.frames import at, frames_in
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.routes import Endpoint, Route
-from hearth.dialects.translation.call_parts import arguments_in, goes_on
+from hearth.dialects.translation.answer_parts import TORN, arguments_in, goes_on, is_torn
 
 _OF_CHUNKS = frozenset({"choices", "object", "usage", "timings"})
 
@@ -30,7 +30,11 @@ def folded_answer(route: Route, stream: bytes) -> JsonObject:
     """The answer that the frames of a stream make, or the error that they end with; one that was
     cut lacks its end.
     """
-    frames = [frame.fields for frame in frames_in(route, stream) if frame.fields]
+    frames: list[JsonObject] = []
+    for frame in frames_in(route, stream):
+        if is_torn(frame.payload, frame.fields):
+            return {"error": TORN}
+        frames += [frame.fields] if frame.fields else []
     failed = next((fields for fields in frames if fields.get("error")), None)
     if failed is not None:
         return {"error": failed["error"]}

@@ -420,7 +420,7 @@ def _ready(route: Route, answer: JsonObject) -> Ready:
     if error is None:
         return Ready(HTTPStatus.OK, encode(answer))
     status = _status_in(error)
-    if route.dialect == "openai":
+    if route.dialect == "openai" and isinstance(error, dict):
         return Ready(status, encode(answer))
     return failed(route, status, said_error(error))
 

@@ -1,9 +1,16 @@
-"""Parts in which servers send a tool call."""
+"""Parts in which servers send an answer and its tool calls."""
 
 from __future__ import annotations
 
 from hearth.dialects.frames import at
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
+
+TORN = "the model server sent a part of its answer that is no JSON"
+
+
+def is_torn(payload: bytes, fields: JsonObject) -> bool:
+    """The payload of a frame was to be an object, and is read as none (`fields` are empty)."""
+    return not fields and payload.startswith(b"{") and payload.strip() != b"{}"
 
 
 def goes_on(call: JsonObject, part: JsonObject) -> bool:
