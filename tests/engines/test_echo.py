@@ -59,4 +59,4 @@ async def test_names_addresses_and_advice_are_its_own():
         assert gateway.worker.scheduler.device.cuts_loads is False
         for path in ("/v1/chat/completions", "/api/tags", "/api/pull"):
             assert (await ask(app, "POST", path, asked("mynah"))).status == 404
-        assert (await ask(app, "POST", "/api/generate", asked("mynah:latest"))).status == 404
+        assert (await ask(app, "POST", "/api/generate", asked("mynah:7b"))).status == 404

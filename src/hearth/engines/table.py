@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from types import MappingProxyType
 
@@ -86,7 +86,6 @@ class EngineTable:
         self.is_single = len(self.rows) == 1
         # asked a dozen times for each request
         self._spelled = lru_cache(maxsize=MOST_SPELLED)(self._one_spelling)
-        self._tags = self.first.engine.canonical("name") != "name"
         self._names: Collection[str] = ()
         self._assigned = {self._key(name): row for name, row in assigned.items()}
         self._upstream = {self._key(name): own for name, own in upstream.items()}
@@ -134,8 +133,12 @@ class EngineTable:
     def canonical(self, name: str) -> str:
         """The one spelling of a name that this table lists for what somebody wrote."""
         common = self._common(name)
-        # an engine that adds tags itself lists no name without one
-        return common if self._tags or not self.is_single else spelled(common, self._names)
+        return common if self._adds_tags or not self.is_single else spelled(common, self._names)
+
+    @cached_property
+    def _adds_tags(self) -> bool:
+        """The one engine lists no name without a tag."""
+        return self.first.engine.canonical("name") != "name"
 
     def _common(self, name: str) -> str:
         """The same, as far as it does not depend on what is listed."""
@@ -266,7 +269,7 @@ class EngineTable:
     def _merge(self) -> None:
         if self.is_plain:
             self._installed = self._lists.get(self.first.name, ())
-            if not self._tags:
+            if not self._adds_tags:
                 self._names = {model.name.lower() for model in self._installed}
             return
         before = self._known
