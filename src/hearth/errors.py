@@ -316,6 +316,10 @@ class ServerChanged(CapacityError):
     """The model server has changed while the request waited for it. Send it again."""
 
 
+class CardTaken(CapacityError):
+    """Another program has the GPU. Try again later."""
+
+
 class Interrupted(CapacityError):
     """The answer was interrupted by a more urgent request. Try again."""
 

@@ -27,6 +27,7 @@ from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.backend_watch import LONG_LIST
 from hearth.execution.engine_watch import EngineWatch
+from hearth.execution.gpu_leases import GpuLeases
 from hearth.execution.tasks import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
@@ -96,6 +97,7 @@ class Gateway:
     records: EventRecords
     orders: OperatorCommands
     embeddings: EmbeddingBatcher
+    leases: GpuLeases
     history: InvocationHistory | None = None
     alerter: GatewayAlerter | None = None
     cloud: Cloud | None = None

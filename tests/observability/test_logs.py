@@ -173,7 +173,7 @@ LEVELS = {
         "alert_failed backend_answer_unexpected backend_went_down budget_exhausted "
         "budget_threshold_reached clock_doubted "
         "cloud_went_down config_rejected connections_crowded conversation_unsaved disk_ran_low "
-        "embeddings_parted emulator_started engine_exited gpu_lost "
+        "embeddings_parted emulator_started engine_exited gpu_lease_late gpu_lost "
         "gpu_overheated home_model_missing item_broken_off item_diverged item_lost "
         "item_protected item_resent job_requeued "
         "keys_tried load_cutting_stopped loop_lagged model_offloaded "

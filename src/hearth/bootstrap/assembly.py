@@ -21,6 +21,7 @@ from hearth.bootstrap.model_server import (
 )
 from hearth.bootstrap.observers import join_observers, open_alerter, open_telemetry
 from hearth.bootstrap.standin import StandIn, StderrNotice
+from hearth.bootstrap.yielding import join_yielding
 from hearth.clock import Clock, ClockSteps, SystemClock
 from hearth.config.reload import ConfigInForce, FileWatch, MakeWatch, Reloader, Vet
 from hearth.config.settings import BackendMode, GatewayConfig
@@ -28,6 +29,7 @@ from hearth.engines.table import EngineTable
 from hearth.execution.aliases import Aliases
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
+from hearth.execution.gpu_leases import GpuLeases
 from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.runtime import Runtime
 from hearth.execution.swapper import Swapper
@@ -149,6 +151,7 @@ async def _build(
         gateway, turn_to=turn_to, learned=learned, stop_emulator=stop_emulator, closing=closing
     )
     join_computing(gateway, closing, identity, standin)
+    join_yielding(gateway, closing)
     return gateway
 
 
@@ -267,6 +270,7 @@ def assemble(
         rate_limiter=limiter,
         records=records,
         embeddings=embeddings,
+        leases=GpuLeases(worker.runtime),
         orders=OperatorCommands(
             worker=worker,
             resolve=watch.resolve,
@@ -290,5 +294,6 @@ def _join_queue(gateway: Gateway, schedule: Schedule) -> None:
     gateway.on_reload(lambda _: schedule.poke())
     gateway.accompany("queue", worker.run)
     gateway.accompany("backend watch", worker.watch.run)
+    gateway.accompany("GPU leases", gateway.leases.run)
     gateway.accompany("timetable", schedule.run)
     gateway.accompany("configuration", gateway.reloader.run)

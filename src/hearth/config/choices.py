@@ -15,6 +15,8 @@ LogFormat = Literal["auto", "text", "json"]
 """How the log is written."""
 Sharing = Literal["fifo", "fair"]
 """In which order the callers of a lane are served."""
+YieldWatch = Literal["off", "games", "named", "pressure"]
+"""Which programs are given the GPU without asking; each includes those before it."""
 PackingMode = Literal["fifo", "pack"]
 """Which of the waiting prompts are let into a model's free slots together."""
 StartedStreams = Literal["resume", "replay", "finish"]

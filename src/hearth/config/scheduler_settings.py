@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from hearth.config import fields
 from hearth.config.choices import (
@@ -17,6 +17,7 @@ from hearth.config.choices import (
     StartedStreams,
     UnreplayableStreams,
     Window,
+    YieldWatch,
 )
 from hearth.config.engines import RunSettings
 from hearth.config.fields import RESTART, Section
@@ -224,6 +225,49 @@ class GpuAlertSettings(Section):
     """Alert if the GPU reaches this temperature, in degrees Celsius."""
 
 
+_WatchOrFalse = Annotated[
+    YieldWatch,
+    # `off` without quotes is false in YAML
+    BeforeValidator(lambda value: "off" if value is False else value),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "enum": [*get_args(YieldWatch)]}, {"const": False}]}
+    ),
+]
+
+
+class YieldSettings(Section):
+    """When other programs get the GPU, and what happens to requests meanwhile.
+
+    `hearth yield` and `/llm/gpu/leases` work whatever is set here.
+    """
+
+    watch: _WatchOrFalse = "off"
+    """What frees the GPU without being asked (docs/yielding.md): `games`: a game of Steam, Heroic,
+    Lutris or gamescope starts. `named`: also one of `programs` runs. `pressure`: also other
+    programs take memory and little is left. `off`: nothing.
+    """
+    programs: fields.Items[fields.PlainText] = ("*.exe", "gamescope*", "steam_app_*")
+    """Names of programs that get the GPU with `named` and `pressure`, with `*` as wildcard."""
+    game_gb: fields.Gibibytes | None = None
+    """GPU memory in GiB that is freed for a game or a program. Unset: all of it."""
+    headroom_gb: fields.Gibibytes = 1.5
+    """With `pressure`: GPU memory in GiB that stays free for other programs that take more."""
+    calm_s: fields.Duration = 60.0
+    """Seconds after a named program has ended, or memory has become free again, before models are
+    loaded into that memory.
+    """
+    grace_s: fields.Duration = 5.0
+    """Seconds a running answer may go on before it is interrupted for another program. It goes on
+    afterwards.
+    """
+    hold_s: fields.Duration = 60.0
+    """Seconds a request waits for memory that another program has. After that it gets 503 with a
+    `Retry-After`. Jobs have no limit.
+    """
+    comfyui: fields.HttpUrlOrNothing = ""
+    """URL of a ComfyUI that uses this GPU, which gets it while its queue has work. Empty: none."""
+
+
 class GpuSettings(Section):
     """The GPU and the models on it."""
 
@@ -267,6 +311,15 @@ class GpuSettings(Section):
     swap_cost_prior_s: fields.Duration = 10.0
     """Assumed seconds for a swap that was not measured yet."""
     alerts: GpuAlertSettings = GpuAlertSettings()
+    # `yield` is a keyword, so the field cannot be written as the others are
+    __annotations__["yield"] = YieldSettings
+    vars()["yield"] = YieldSettings()
+
+    @property
+    def yielding(self) -> YieldSettings:
+        """What stands under `yield`."""
+        found: YieldSettings = getattr(self, "yield")
+        return found
 
 
 class ModelSettings(Section):

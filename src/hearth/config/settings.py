@@ -335,6 +335,8 @@ class KeySettings(Section):
     """Allow interrupting, cancelling requests of others, reloading, and managing Ollama's
     models.
     """
+    may_lease: fields.Flag = False
+    """Allow taking the GPU for another program (`/llm/gpu/leases`). Admins may anyway."""
     allow_cloud: fields.Flag = False
     """Allow answers from Claude (`cloud`).
 

@@ -437,6 +437,45 @@ class GpuRecovered(Event):
     lost_s: float
 
 
+class GpuLeaseTaken(Event):
+    """Another program is given memory of the GPU. Fields: `lease_id`; `source`: api, connection,
+    games, named, pressure or comfyui; `mib`: how much, None for all; `for_s`: for how long, None
+    until its holder ends it.
+    """
+
+    lease_id: str
+    source: str
+    mib: float | None
+    for_s: float | None
+
+
+class GpuLeaseGranted(Event):
+    """Its memory is free. Fields: `took_s`: since it was taken."""
+
+    lease_id: str
+    took_s: float
+
+
+class GpuLeaseLate(Event, level=WARNING):
+    """Its memory is not free yet, though it should be. Emitted once for each lease. Fields:
+    `waited_s`; `keeps`: the models that are still in memory.
+    """
+
+    lease_id: str
+    waited_s: float
+    keeps: tuple[str, ...]
+
+
+class GpuLeaseEnded(Event):
+    """Models may be loaded there again. Fields: `why`: released, expired, holder_gone, owner or
+    stopped; `held_s`: since it was taken.
+    """
+
+    lease_id: str
+    why: str
+    held_s: float
+
+
 class GpuOverheated(Event, level=WARNING):
     """The GPU has reached `gpu.alerts.temperature_c`."""
 

@@ -105,6 +105,14 @@ class GpuTracker:
         """The last reading of the card, without numbers where there is none."""
         return self._reading
 
+    @property
+    def models_mib(self) -> float | None:
+        """Memory of the card that the model server has by the last reading; None for unknown."""
+        used_mib = self._reading.used_mib
+        if used_mib is None or self._foreign_mib is None:
+            return None
+        return max(0.0, used_mib - self._foreign_mib)
+
     def swaps_this_hour(self, now: float) -> int:
         """Swaps completed in (now - 3600, now]; a method, where donna's page has a property,
         because time is an argument.

@@ -96,6 +96,7 @@ class GpuWatch:
         if reading.temperature_c is not None:
             self._heat(reading.temperature_c)
         self._report()
+        self._runtime.lease_beat.ring()
 
     def _available(self, reading: GpuReading) -> None:
         now = self._clock.monotonic()

@@ -28,6 +28,7 @@ class Runtime:
         engine_of: the row of `engines` that has a model.
         emulated: the emulator answers, so all answers are made up.
         card_beat: the pause between two readings of the card; ring it for one at once.
+        lease_beat: the same between two looks at who else has the card.
     """
 
     config: GatewayConfig
@@ -40,6 +41,7 @@ class Runtime:
     engine_of: Callable[[str], str]
     emulated: bool = False
     card_beat: WakeableSleep = field(default_factory=WakeableSleep)
+    lease_beat: WakeableSleep = field(default_factory=WakeableSleep)
 
     @property
     def settings(self) -> Settings:

@@ -16,6 +16,7 @@ from hearth.errors import (
     BadRequest,
     CallerError,
     CallerGone,
+    CardTaken,
     HearthError,
     Interrupted,
     ModelNotFound,
@@ -72,6 +73,8 @@ from hearth.types import Dialect, Outcome, Sequence
 RETRY_AFTER_SWAP_S = 30.0
 RETRY_AFTER_DOWN_S = 5.0
 RETRY_AFTER_CHANGE_S = 1.0
+RETRY_AFTER_LEASE_S = 300.0
+"""Where another program has the GPU until it ends, and nobody knows when."""
 RELOADS_WITHIN_S = 600.0
 """How long a reload for silence is remembered."""
 
@@ -421,7 +424,9 @@ class Effects:
     # Refusals.
 
     # a closed set, with one answer each
-    def _error_of(self, work: ActiveRequest, why: Refusal) -> HearthError:  # noqa: PLR0911
+    def _error_of(  # noqa: C901, PLR0911
+        self, work: ActiveRequest, why: Refusal
+    ) -> HearthError:
         model = work.item.model or self._view.home or ""
         match why:
             case "load_failed":
@@ -451,8 +456,16 @@ class Effects:
                 )
             case "expired":
                 return WaitExpired()
+            case "card_taken":
+                return CardTaken(retry_after_s=self._lease_ends_in_s())
             case "attempts_exhausted":
                 return work.attempt.error or BackendError()
+
+    def _lease_ends_in_s(self) -> float:
+        until = self._view.leased_until
+        if until is None:
+            return RETRY_AFTER_LEASE_S
+        return max(1.0, until - self._runtime.clock.monotonic())
 
     def _why_never(self, model: str, task_type: str | None) -> str:
         task = f" for {task_type}" if task_type in self._view.settings.gpu.task_vram_gb else ""

@@ -9,10 +9,13 @@ from typing import Literal, TypeAlias
 
 from hearth.types import Band, DeviceId, Sequence, value
 
-SwapReason: TypeAlias = Literal["waiting", "overdue", "turn", "expected", "owner", "home", "reload"]
+SwapReason: TypeAlias = Literal[
+    "waiting", "overdue", "turn", "expected", "owner", "home", "reload", "lease"
+]
 """Why a model is being loaded: the next item of a band needs it; an item has waited past
 `scheduling.max_swap_wait_s`; the last caller is likely to ask for it next; the owner has ordered
-it, or ordered out what is unloaded; back to the home model; it stopped answering.
+it, or ordered out what is unloaded; back to the home model; it stopped answering. For `lease`, one
+is only unloaded: another program gets its memory.
 """
 
 Refusal: TypeAlias = Literal[
@@ -25,10 +28,11 @@ Refusal: TypeAlias = Literal[
     "server_changed",
     "no_model",
     "expired",
+    "card_taken",
 ]
 """Why an accepted item is given up; `server_changed`: its model was installed on the model server
 before this one; `no_model`: it would run on any, and none is left; `expired`: it has waited longer
-than it may.
+than it may; `card_taken`: another program has the memory that it needs.
 """
 
 

@@ -182,6 +182,25 @@ class GpuSampled(OfDevice):
 
 
 @value
+class LeaseTaken(OfDevice):
+    """Another program is to have memory of the card, before everything that waits and runs here; or
+    a lease that there is has another end.
+    """
+
+    id: str
+    mib: float | None  # None: all that there is
+    grace_s: float  # for so long what runs in the way may go on
+    until: float | None  # when it ends, as far as is known; None where its holder ends it
+
+
+@value
+class LeaseEnded(OfDevice):
+    """The memory of a lease is there for models again."""
+
+    id: str
+
+
+@value
 class BackendState(OfDevice):
     """The backend answers (`up`), or does not."""
 

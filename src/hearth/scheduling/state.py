@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
 from hearth.scheduling.estimates import Arrivals, Estimates
-from hearth.scheduling.inputs import MAX_CUT_FAILURES
+from hearth.scheduling.inputs import MAX_CUT_FAILURES, LeaseTaken
 from hearth.scheduling.listing import Listing
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.waiting import BANDS, NEVER, Entry, Since, WaitingRoom
@@ -244,6 +244,8 @@ class DeviceState:
     left_alone: dict[str, float] = field(default_factory=dict)
     # models that failed to load, and until when another is taken by whoever has the choice
     avoided: dict[str, float] = field(default_factory=dict)
+    # what other programs are to have of the card, by the ids of their leases
+    leases: dict[str, LeaseTaken] = field(default_factory=dict)
     idle_since: float | None = None  # since when nothing waits or runs; None while something does
     # what was in memory then, by name; None where the owner has loaded something since, to which no
     # habit applies

@@ -92,6 +92,10 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
                 _loaded(device, come, now)
         case inputs.GpuSampled(capacity_mib=capacity_mib, foreign_mib=foreign_mib):
             device.residency.sample(capacity_mib, foreign_mib)
+        case inputs.LeaseTaken(id=lease_id):
+            device.leases[lease_id] = fact
+        case inputs.LeaseEnded(id=lease_id):
+            device.leases.pop(lease_id, None)
         case inputs.BackendState(up=up):
             _answers(device, now, up=up)
         case inputs.ModelsListed():

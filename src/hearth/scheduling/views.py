@@ -240,6 +240,27 @@ class StatusView:
     def capacity_mib(self) -> float | None:
         return self._device.residency.capacity_mib
 
+    @property
+    def room_mib(self) -> float | None:
+        """What models may have of the card: less what others hold or are to have."""
+        return self._device.residency.room_mib
+
+    @property
+    def leased_until(self) -> float | None:
+        """When the last of the leases ends, None where one ends with its holder, or there is
+        none.
+        """
+        ends = [lease.until for lease in self._device.leases.values()]
+        known = [until for until in ends if until is not None]
+        return max(known) if ends and len(known) == len(ends) else None
+
+    @property
+    def in_leased_room(self) -> tuple[str, ...]:
+        """The models that are still, or may still be, in memory that a lease is to have."""
+        if not self._device.leases:
+            return ()
+        return tuple(sorted(self._device.residency.residents))
+
     def fits_beside(self, model: str, keep: Iterable[str], task_type: str | None = None) -> bool:
         """Can it be loaded while these stay, whatever else has to go?"""
         return self._device.residency.eviction_for(model, keep, task_type) is not None

@@ -1,0 +1,216 @@
+"""Who else has the card: leases that other programs hold on its memory, each of which the scheduler
+goes before everything else by.
+
+The one owner of all leases. Whoever wants one takes it here, in the gateway's event loop; the
+scheduler clears the memory, and the lease is granted when it is seen free. One with an end lasts so
+many seconds of running time, whatever the calendar does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from hearth.config.choices import MIB_PER_GB
+from hearth.errors import OrderRefused
+from hearth.events import GpuLeaseEnded, GpuLeaseGranted, GpuLeaseLate, GpuLeaseTaken
+from hearth.execution.runtime import Runtime
+from hearth.execution.tasks import ChangeCounter
+from hearth.scheduling import inputs
+from hearth.types import DAY_S, frozen
+
+LeaseSource: TypeAlias = Literal["api", "connection", "games", "named", "pressure", "comfyui"]
+LeaseEndReason: TypeAlias = Literal["released", "expired", "holder_gone", "owner", "stopped"]
+
+MAX_LEASE_S = DAY_S
+LATE_S = 10.0
+"""After its grace, until the owner is told that the memory of a lease is still not free."""
+BEAT_S = 1.0
+"""How often the card is read until all leases are granted."""
+SLACK_MIB = 512.0
+"""What the model server may keep on the card of an engine without models: its context."""
+
+
+@frozen
+class Lease:
+    """One program's claim. Instants are monotonic; `until` and `granted_at` are None for an end
+    that only its holder knows, and for memory that is not free yet; `mib` is None for all.
+    """
+
+    id: str
+    mib: float | None
+    reason: str  # in the words of who took it, shown to the owner
+    source: LeaseSource
+    taken_by: str  # the caller's name, "" for Hearth itself
+    taken_at: float
+    grace_s: float
+    until: float | None = None
+    granted_at: float | None = None
+    is_late: bool = False
+
+
+class GpuLeases:
+    """All leases by id."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._leases: dict[str, Lease] = {}
+        # how many readings there were when the memory was last found occupied
+        self._occupied_at_reading = -1
+        self.changes = ChangeCounter()
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        return self._leases
+
+    def take(
+        self,
+        *,
+        reason: str,
+        source: LeaseSource,
+        taken_by: str = "",
+        mib: float | None = None,
+        for_s: float | None = None,
+        lease_id: str = "",
+    ) -> Lease:
+        """Have memory freed for somebody; the same id again is a renewal.
+
+        Args:
+            mib: how much, None for all. for_s: for so long, `MAX_LEASE_S` at most; None until its
+            holder ends it.
+
+        Raises OrderRefused: the card does not have so much.
+        """
+        self._check_size(mib)
+        now = self._runtime.clock.monotonic()
+        known = self._leases.get(lease_id)
+        lease = Lease(
+            id=lease_id or f"lease-{secrets.token_hex(6)}",
+            mib=mib,
+            reason=reason,
+            source=source,
+            taken_by=taken_by,
+            taken_at=now if known is None else known.taken_at,
+            grace_s=self._runtime.settings.gpu.yielding.grace_s,
+            until=None if for_s is None else now + min(for_s, MAX_LEASE_S),
+            granted_at=None if known is None or known.mib != mib else known.granted_at,
+        )
+        if known is None:
+            self._runtime.events.emit(
+                GpuLeaseTaken(at=now, lease_id=lease.id, source=source, mib=mib, for_s=for_s)
+            )
+        self._keep(lease)
+        self._runtime.lease_beat.ring()
+        self._runtime.post(
+            inputs.LeaseTaken(id=lease.id, mib=mib, grace_s=lease.grace_s, until=lease.until)
+        )
+        self._look()
+        return self._leases[lease.id]
+
+    def renew(self, lease_id: str, for_s: float) -> Lease | None:
+        """Have a lease end so many seconds from now; None where there is none."""
+        known = self._leases.get(lease_id)
+        if known is None:
+            return None
+        return self.take(
+            reason=known.reason,
+            source=known.source,
+            taken_by=known.taken_by,
+            mib=known.mib,
+            for_s=for_s,
+            lease_id=lease_id,
+        )
+
+    def end(self, lease_id: str, why: LeaseEndReason) -> bool:
+        """Let models have the memory again; False where there is no such lease."""
+        lease = self._leases.pop(lease_id, None)
+        if lease is None:
+            return False
+        now = self._runtime.clock.monotonic()
+        self._runtime.events.emit(
+            GpuLeaseEnded(at=now, lease_id=lease_id, why=why, held_s=now - lease.taken_at)
+        )
+        self._runtime.post(inputs.LeaseEnded(id=lease_id))
+        self.changes.note()
+        self._runtime.lease_beat.ring()
+        return True
+
+    async def wait_granted(self, lease_id: str, wait_s: float) -> bool:
+        """Whether its memory is free, after at most so many seconds."""
+        try:
+            async with asyncio.timeout(wait_s):
+                async for _ in self.changes.watch():
+                    lease = self._leases.get(lease_id)
+                    if lease is None or lease.granted_at is not None:
+                        return lease is not None
+        except TimeoutError:
+            pass
+        return False
+
+    async def run(self) -> None:
+        """End those whose time is over, and see to it that the others are granted; until
+        cancelled.
+        """
+        while True:
+            self._look()
+            now = self._runtime.clock.monotonic()
+            pause_s = min((_ends_at(lease) - now for lease in self._leases.values()), default=DAY_S)
+            if any(lease.granted_at is None for lease in self._leases.values()):
+                pause_s = min(pause_s, BEAT_S)
+                self._runtime.card_beat.ring()
+            await self._runtime.lease_beat.pause(max(0.0, pause_s))
+
+    def _look(self) -> None:
+        now = self._runtime.clock.monotonic()
+        for lease in tuple(self._leases.values()):
+            if _ends_at(lease) <= now:
+                self.end(lease.id, "expired")
+            elif lease.granted_at is None:
+                self._check_granted(lease, now)
+
+    def _check_granted(self, lease: Lease, now: float) -> None:
+        keeps = self._runtime.view.in_leased_room
+        if keeps:
+            self._occupied_at_reading = self._runtime.tracker.readings_taken
+        if keeps or not self._is_seen_free():
+            waited_s = now - lease.taken_at
+            if waited_s > lease.grace_s + LATE_S and not lease.is_late:
+                self._runtime.events.emit(
+                    GpuLeaseLate(at=now, lease_id=lease.id, waited_s=waited_s, keeps=keeps)
+                )
+                self._keep(replace(lease, is_late=True))
+            return
+        self._runtime.events.emit(
+            GpuLeaseGranted(at=now, lease_id=lease.id, took_s=now - lease.taken_at)
+        )
+        self._keep(replace(lease, granted_at=now))
+
+    def _is_seen_free(self) -> bool:
+        """Does the card say so? Without a card that can be read, what the engines list counts."""
+        tracker = self._runtime.tracker
+        models_mib = tracker.models_mib
+        if models_mib is None:
+            return True
+        if tracker.readings_taken <= self._occupied_at_reading:
+            return False
+        room_mib = self._runtime.view.room_mib
+        return models_mib <= (room_mib or 0.0) + SLACK_MIB
+
+    def _keep(self, lease: Lease) -> None:
+        self._leases[lease.id] = lease
+        self.changes.note()
+
+    def _check_size(self, mib: float | None) -> None:
+        capacity_mib = self._runtime.view.capacity_mib
+        if mib is not None and capacity_mib is not None and mib > capacity_mib:
+            raise OrderRefused(
+                f"a lease of {mib / MIB_PER_GB:.1f} GiB is more than the GPU has"
+                f" ({capacity_mib / MIB_PER_GB:.1f} GiB): ask for all of it"
+            )
+
+
+def _ends_at(lease: Lease) -> float:
+    return lease.taken_at + MAX_LEASE_S if lease.until is None else lease.until
