@@ -6,28 +6,18 @@ loads and unloads by rules of its own, too, so that what it lists may change at 
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Mapping
 
 from hearth.clock import Clock
-from hearth.engines import process_memory
-from hearth.engines.data_path import DataPath
-from hearth.engines.llama_server.engine import MISTAKES
-from hearth.engines.llama_server.traits import API
+from hearth.engines.llama_server.starting import Starting
 from hearth.engines.llama_swap.control import Control
 from hearth.engines.llama_swap.path import SwapPath
 from hearth.engines.llama_swap.traits import LlamaSwapTraits
-from hearth.engines.openai_server.adapter import Adapter
-from hearth.engines.openai_server.calls import OpenAiCalls, Place
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import Shown, ShownModel, page
-from hearth.types import LoadOptions
-
-PROCESSES = re.compile(r"llama-server.*")
 
 
-class LlamaSwap(Adapter, LlamaSwapTraits):
+class LlamaSwap(Starting, LlamaSwapTraits):
     """The llama-swap at one address. ConfigError for no such address.
 
     Args:
@@ -49,26 +39,17 @@ class LlamaSwap(Adapter, LlamaSwapTraits):
         setting: str = "engines.main.url",
         control_timeout_s: float,
     ) -> None:
-        self._clock = clock
-        self._is_here = process_memory.is_here(url)
-        self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
-        place = Place(title=self.title, setting=setting)
-        self._control = control = Control(
-            url, api_key=api_key, place=place, timeout_s=control_timeout_s
-        )
-        self._calls = OpenAiCalls(
-            SwapPath(self._data_path),
-            API,
+        super().__init__(
+            url,
+            make_control=lambda place: Control(
+                url, api_key=api_key, place=place, timeout_s=control_timeout_s
+            ),
+            make_path=SwapPath,
             clock=clock,
-            place=place,
-            upstream=control.upstream,
-            mistakes=MISTAKES,
+            connect_timeout_s=connect_timeout_s,
+            api_key=api_key,
+            setting=setting,
         )
-        self._first_seen: dict[str, float] = {}
-        self.version = control.version
-        self.installed = control.installed
-        self.resident = control.resident
-        self.unload = control.unload
 
     @property
     def idle_limits_s(self) -> Mapping[str, int]:
@@ -84,7 +65,7 @@ class LlamaSwap(Adapter, LlamaSwapTraits):
             ShownModel(
                 name=known.name,
                 owner="llama-swap",
-                since_wall_s=self._first_seen.setdefault(known.digest, self._clock.wall()),
+                since_wall_s=self._since(known.digest),
                 digest=known.digest,
                 vram_mib=0.0 if known.name in running else None,
             )
@@ -97,12 +78,3 @@ class LlamaSwap(Adapter, LlamaSwapTraits):
     async def capabilities(self, model: str) -> frozenset[str] | None:
         await self._control.find(model)
         return None
-
-    async def memory_mib(self) -> float | None:
-        if not self._is_here:
-            return None
-        return await asyncio.to_thread(process_memory.resident_mib, PROCESSES)
-
-    async def load(self, model: str, options: LoadOptions) -> None:
-        del options  # its server is started as it is configured
-        await self._control.load(model)
