@@ -35,9 +35,10 @@ from hearth.jobs.tasks import Tasks
 from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics import PARTS_READ, live_metrics
 from hearth.observability.records import EventRecords
-from hearth.ports import InvocationHistory
+from hearth.ports import Documents, InvocationHistory
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
+from hearth.queue.kept_orders import KeptOrders
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import (
@@ -78,13 +79,14 @@ class Gateway:
 
     Attributes:
         history: the log of ended items, where one is kept; counters begin with what it has of the
-        last hour and day. notes: what the owner should know from the start on. on_stop: closes
-        at the very end what was opened for it (adapters, an emulator of our own). confirm_clock:
-        believes a clock that has jumped. cannot_write: why the store cannot be written now, empty
-        where it can. alerter to cannot_write: there only with a store, or where the settings ask
-        for it. on_reload: has something called with every configuration that comes into force after
-        the present one. request_reload: has the file tried soon. name_of, resolve, load_options,
-        list_may_differ, check_capable: see `BackendWatch`.
+        last hour and day. documents: where orders and leases are kept. notes: what the owner should
+        know from the start on. on_stop: closes at the very end what was opened for it (adapters, an
+        emulator of our own). confirm_clock: believes a clock that has jumped. cannot_write: why the
+        store cannot be written now, empty where it can. alerter to cannot_write: there only with a
+        store, or where the settings ask for it. on_reload: has something called with every
+        configuration that comes into force after the present one. request_reload: has the file
+        tried soon. name_of, resolve, load_options, list_may_differ, check_capable: see
+        `BackendWatch`.
     """
 
     worker: LLMQueueWorker
@@ -99,6 +101,7 @@ class Gateway:
     embeddings: EmbeddingBatcher
     leases: GpuLeases
     history: InvocationHistory | None = None
+    documents: Documents | None = None
     alerter: GatewayAlerter | None = None
     cloud: Cloud | None = None
     jobs: Jobs | None = None
@@ -128,6 +131,10 @@ class Gateway:
         self._started_at: float | None = None
         self._stopping = False
         self._recalled = False
+        self.kept_orders: KeptOrders | None = None
+        if self.documents is not None:
+            runtime = self.worker.runtime
+            self.kept_orders = KeptOrders(self.documents, runtime, self.orders, self.leases)
         self.show = self.worker.show
         self.show("stats_24h", lambda: self.records.stats.snapshot(self.clock.monotonic()))
         self.show("rate_limits", self._rates_shown)
@@ -165,18 +172,21 @@ class Gateway:
             self._supervisor.start(name, run)
 
     async def recall(self) -> None:
-        """Read the last hour and day, once; before a server listens, so that no limit begins anew.
+        """Put kept orders and leases in force and read the last hour and day, once; before a server
+        listens, so that no limit begins anew.
 
         Where the store cannot be read, which it reports, limits and counts begin at zero. What
         happened after this moment by the calendar happened now: a clock that was set back must not
         lengthen any window.
         """
-        history = self.history
-        if history is None or self._recalled:
+        if self._recalled:
             return
         self._recalled = True
-        with suppress(StorageUnavailable):
-            await self._recall(history)
+        if self.kept_orders is not None:
+            await self.kept_orders.recall()
+        if self.history is not None:
+            with suppress(StorageUnavailable):
+                await self._recall(self.history)
 
     async def _recall(self, history: InvocationHistory) -> None:
         now = self.clock.monotonic()
@@ -190,6 +200,13 @@ class Gateway:
             ]
             self.rate_limiter.rebuild_from_records(records, now, kind)
         await self.records.recall(history, now=now, wall_s=wall_s)
+
+    async def keep_orders(self) -> None:
+        """Return once the orders and leases that are in force are on the disk, so that a restart
+        finds them; at once without a store.
+        """
+        if self.kept_orders is not None:
+            await self.kept_orders.flush()
 
     @property
     def answering(self) -> list[Row]:

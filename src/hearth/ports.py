@@ -417,6 +417,9 @@ class Documents(Protocol):
         Raises TypeError or ValueError for other values.
         """
 
+    async def keep(self, name: str, document: JsonMapping) -> None:
+        """The same, and return once it is on the disk. Raises StorageUnavailable: it is not."""
+
     async def load(self, name: str) -> JsonDict | None:
         """The document last saved, None where there is none that can be read."""
 

@@ -360,6 +360,9 @@ class Shelf:
         self.saved[name] = dict(document)
         self.writes += 1
 
+    async def keep(self, name: str, document: Mapping[str, object]) -> None:
+        self.save(name, document)
+
     async def load(self, name: str) -> JsonDict | None:
         if self.burnt:
             raise StorageUnavailable("corrupt")

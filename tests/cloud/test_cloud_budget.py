@@ -91,6 +91,10 @@ class MemoryLedger:
     def save(self, name: str, document: Mapping[str, object]) -> None:
         self.documents[name] = dict(document)
 
+    async def keep(self, name: str, document: Mapping[str, object]) -> None:
+        await self._check()
+        self.save(name, document)
+
     async def load(self, name: str) -> JsonDict | None:
         await self._check()
         return self.documents.get(name)

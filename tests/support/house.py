@@ -35,6 +35,7 @@ from hearth.events import InternalFault, ItemEnded, ItemQueued
 from hearth.execution.request import Submission, Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
+from hearth.ports import Documents
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import (
     BackendCall,
@@ -211,7 +212,7 @@ class House:
 
     `resident` names the models that are in memory, with blanks between them. Where no model is
     named there is one, `a`, and it is in memory. `table`: what else is behind the gateway beside
-    the fake Ollama.
+    the fake Ollama. `documents`: where its orders are kept.
     """
 
     def __init__(
@@ -227,6 +228,7 @@ class House:
         expect_faults: bool = False,
         emulated: bool = False,
         table: Callable[[Engine], EngineTable] | None = None,
+        documents: Documents | None = None,
     ) -> None:
         if not models:
             models = ("a",)
@@ -249,6 +251,7 @@ class House:
             clock=self.clock,
             events=EventFanout((self.events,)),
             on_stop=self._close,
+            documents=documents,
         )
 
     @property

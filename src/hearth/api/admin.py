@@ -107,20 +107,25 @@ class AdminPages:
         """The orders in force."""
         return self._orders.shown()
 
+    async def _kept(self) -> JsonDict:
+        """The orders in force, once a restart would find them."""
+        await self._gateway.keep_orders()
+        return self._orders.shown()
+
     async def drain(self, _: NothingBody | None = None) -> JsonDict:
         """Refuse new work, finish what was taken."""
         self._orders.drain()
-        return self._orders.shown()
+        return self._orders.shown()  # a restart ends it, so it is not kept
 
     async def pause(self, _: NothingBody | None = None) -> JsonDict:
         """Let external work wait."""
         self._orders.pause()
-        return self._orders.shown()
+        return await self._kept()
 
     async def resume(self, _: NothingBody | None = None) -> JsonDict:
         """End drain and pause."""
         self._orders.resume()
-        return self._orders.shown()
+        return await self._kept()
 
     async def pin(self, about: ModelBody) -> JsonDict:
         """Keep a model from being swapped away for external work.
@@ -128,17 +133,17 @@ class AdminPages:
         Raises BadRequest, ModelNotFound, OrderRefused.
         """
         await self._orders.pin(about.name())
-        return self._orders.shown()
+        return await self._kept()
 
     async def unpin(self, _: NothingBody | None = None) -> JsonDict:
         """Pin nothing."""
         self._orders.unpin()
-        return self._orders.shown()
+        return await self._kept()
 
     async def load(self, about: ModelBody) -> JsonDict:
         """Bring a model in. Raises BadRequest, ModelNotFound, OrderRefused."""
         await self._orders.load(about.name())
-        return self._orders.shown()
+        return await self._kept()
 
     async def confirm_clock(self, _: NothingBody | None = None) -> JsonDict:
         """The wall clock is right: delete what is old by it again.
@@ -154,7 +159,7 @@ class AdminPages:
         """Have an unused model leave. Raises BadRequest, ModelNotFound, OrderRefused."""
         if not await self._orders.unload(about.name()):
             raise OrderRefused(f"{about.name()} is not in memory")
-        return self._orders.shown()
+        return await self._kept()
 
     async def model_log(self, query: Annotated[ModelLogQuery, Query()]) -> JsonDict:
         """The last lines that a model's server has written, at most 200; `next` is the `after` for

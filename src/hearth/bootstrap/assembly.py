@@ -293,6 +293,8 @@ def _join_queue(gateway: Gateway, schedule: Schedule) -> None:
     gateway.on_reload(lambda _: worker.watch.poke())
     gateway.on_reload(lambda _: schedule.poke())
     gateway.accompany("queue", worker.run)
+    if gateway.kept_orders is not None:  # after the queue: what it gives is then decided at once
+        gateway.accompany("kept orders", gateway.kept_orders.run)
     gateway.accompany("backend watch", worker.watch.run)
     gateway.accompany("GPU leases", gateway.leases.run)
     gateway.accompany("timetable", schedule.run)

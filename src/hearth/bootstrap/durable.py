@@ -128,6 +128,7 @@ class Durable:
         return partial(
             make,
             history=self.store.invocations,
+            documents=self.store.documents,
             cloud=self.cloud,
             jobs=self.jobs,
             tasks=self.tasks,

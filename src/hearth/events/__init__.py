@@ -480,6 +480,27 @@ class UnloadRequested(Event):
     kept: str
 
 
+class OrdersRecalled(Event):
+    """Admin commands and GPU leases of the process before are in force again. Fields: `paused`;
+    `pinned`; `loads` and `unloads` that were not done; `leases`: how many.
+    """
+
+    paused: bool
+    pinned: str | None
+    loads: tuple[str, ...]
+    unloads: tuple[str, ...]
+    leases: int
+
+
+class OrderDropped(Event, level=WARNING):
+    """An admin command of the process before is void: no engine has its model any more. Fields:
+    `order`: pin, load or unload; `model`.
+    """
+
+    order: str
+    model: str
+
+
 class OrderGiven(Event):
     """Another admin command took effect. Fields: `order`: pause, resume, pin, unpin, load or
     unload; `model`: which, where it is about one.

@@ -46,6 +46,7 @@ class Lease:
     source: LeaseSource
     taken_by: str  # the caller's name, "" for Hearth itself
     taken_at: float
+    asked_at: float  # since when its memory is to be free
     grace_s: float
     until: float | None = None
     granted_at: float | None = None
@@ -94,6 +95,7 @@ class GpuLeases:
             source=source,
             taken_by=taken_by,
             taken_at=now if known is None else known.taken_at,
+            asked_at=now if known is None or known.mib != mib else known.asked_at,
             grace_s=self._runtime.settings.gpu.yielding.grace_s,
             until=None if for_s is None else now + min(for_s, MAX_LEASE_S),
             granted_at=None if known is None or known.mib != mib else known.granted_at,
@@ -109,6 +111,23 @@ class GpuLeases:
         )
         self._look()
         return self._leases[lease.id]
+
+    def restore(self, lease: Lease) -> None:
+        """Have one of the process before in force, before anything is loaded."""
+        until = _ends_at(lease)
+        self._runtime.events.emit(
+            GpuLeaseTaken(
+                at=lease.asked_at,
+                lease_id=lease.id,
+                source=lease.source,
+                mib=lease.mib,
+                for_s=until - lease.asked_at,
+            )
+        )
+        self._keep(lease)
+        self._runtime.post(
+            inputs.LeaseTaken(id=lease.id, mib=lease.mib, grace_s=lease.grace_s, until=until)
+        )
 
     def renew(self, lease_id: str, for_s: float) -> Lease | None:
         """Have a lease end so many seconds from now; None where there is none."""
@@ -176,7 +195,7 @@ class GpuLeases:
         if keeps:
             self._occupied_at_reading = self._runtime.tracker.readings_taken
         if keeps or not self._is_seen_free():
-            waited_s = now - lease.taken_at
+            waited_s = now - lease.asked_at
             if waited_s > lease.grace_s + LATE_S and not lease.is_late:
                 self._runtime.events.emit(
                     GpuLeaseLate(at=now, lease_id=lease.id, waited_s=waited_s, keeps=keeps)
@@ -184,7 +203,7 @@ class GpuLeases:
                 self._keep(replace(lease, is_late=True))
             return
         self._runtime.events.emit(
-            GpuLeaseGranted(at=now, lease_id=lease.id, took_s=now - lease.taken_at)
+            GpuLeaseGranted(at=now, lease_id=lease.id, took_s=now - lease.asked_at)
         )
         self._keep(replace(lease, granted_at=now))
 

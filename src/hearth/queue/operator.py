@@ -1,24 +1,40 @@
 """What the owner orders by hand: drain, pause, resume, pin, unpin, load, unload.
 
-A second order changes nothing and emits nothing; a restart forgets all. The scheduler decides what
-they mean for the GPU.
+A second order changes nothing and emits nothing. A restart forgets a drain, since that is what most
+drains are for, and no other (`KeptOrders`). The scheduler decides what they mean for the GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field
 
 from hearth.clock import Clock
 from hearth.errors import OrderRefused
-from hearth.events import DrainEnded, DrainStarted, OrderGiven, UnloadRequested
+from hearth.events import DrainEnded, DrainStarted, OrderDropped, OrderGiven, UnloadRequested
 from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
-from hearth.types import JsonDict, Lane
+from hearth.types import JsonDict, Lane, frozen
 
 _STAYS = "stays for as long as its server runs"
 _AWAY = "is away: its engine does not answer"
+
+
+@frozen
+class StandingOrders:
+    """What outlives a restart. `ordered`: models that are to come into memory, or to go;
+    `since_wall_s`: seconds since 1970, by order.
+    """
+
+    paused: bool = False
+    pinned: str | None = None
+    ordered: Mapping[str, bool] = field(default_factory=dict)
+    since_wall_s: Mapping[str, float] = field(default_factory=dict)
+
+    def models_to(self, *, comes: bool) -> tuple[str, ...]:
+        return tuple(model for model, wanted in self.ordered.items() if wanted is comes)
 
 
 class OperatorCommands:
@@ -37,7 +53,9 @@ class OperatorCommands:
         clock: Clock,
         events: EventSink,
     ) -> None:
+        self._runtime = worker.runtime
         self._view = worker.runtime.view
+        self._watch = worker.watch
         self._post = worker.post
         self._admission = worker.admission
         self._resolve_model = resolve
@@ -48,6 +66,12 @@ class OperatorCommands:
         self.pinned: str | None = None
         """The model to come back to, instead of the home model."""
         self._since_wall_s: dict[str, float] = {}
+        self._returning: dict[str, bool] = {}
+        """Loads and unloads of the process before, until the engine of the model answers."""
+        self._is_pin_kept = False
+        """The pin is of the process before, and nobody knows yet whether there is the model."""
+        self._unloaded: str | None = None
+        """The model that was ordered out last."""
         self._drained_at = 0.0
 
     @property
@@ -62,10 +86,66 @@ class OperatorCommands:
             "draining": self.draining,
             "paused": [Lane.EXTERNAL.value] if self.paused else [],
             "pinned": self.pinned,
-            "loads": [model for model, comes in self._view.ordered.items() if comes],
-            "unloads": [model for model, comes in self._view.ordered.items() if not comes],
+            "loads": [model for model, comes in self._ordered.items() if comes],
+            "unloads": [model for model, comes in self._ordered.items() if not comes],
             "since": dict(self._since_wall_s),
         }
+
+    @property
+    def _ordered(self) -> dict[str, bool]:
+        return {**self._returning, **self._view.ordered}
+
+    @property
+    def standing(self) -> StandingOrders:
+        """The orders that a restart is not to forget; a home model that was ordered out stays out
+        after it, too.
+        """
+        ordered = self._ordered
+        if self._unloaded is not None and self._unloaded == self._view.stays_out:
+            ordered.setdefault(self._unloaded, False)
+        since = {what: at for what, at in self._since_wall_s.items() if what != "draining"}
+        return StandingOrders(
+            paused=self.paused, pinned=self.pinned, ordered=ordered, since_wall_s=since
+        )
+
+    def restore(self, orders: StandingOrders) -> None:
+        """Put orders of the process before in force; loads and unloads as soon as `carry_on` finds
+        their models.
+        """
+        self._returning = dict(orders.ordered)
+        since = dict(orders.since_wall_s)
+        now_wall_s = self._clock.wall()
+        if orders.paused and not self.paused:
+            self.paused = True
+            self._since_wall_s["paused"] = since.get("paused", now_wall_s)
+            self._post(inputs.Switched(what="paused", on=True))
+        if orders.pinned is not None and self.pinned is None:
+            self.pinned = orders.pinned
+            self._is_pin_kept = True
+            self._since_wall_s["pinned"] = since.get("pinned", now_wall_s)
+            self._post(inputs.ModelPinned(model=orders.pinned))
+
+    def carry_on(self) -> None:
+        """Give the loads and unloads of the process before whose engines answer by now, and drop
+        what is about a model that no engine has.
+        """
+        for model, comes in tuple(self._returning.items()):
+            name = self._watch.name_of(model)
+            if name is not None and self._watch.watches[self._runtime.engine_of(name)].up:
+                del self._returning[model]
+                self._unloaded = self._unloaded if comes else name
+                self._post(inputs.ModelOrdered(model=name, comes=comes))
+            elif name is None and self._watch.all_listed:
+                del self._returning[model]
+                self._drop("load" if comes else "unload", model)
+        if self._is_pin_kept and self.pinned is not None and self._watch.all_listed:
+            self._is_pin_kept = False
+            if self._watch.name_of(self.pinned) is None:
+                self._drop("pin", self.pinned)
+                self.unpin()
+
+    def _drop(self, order: str, model: str) -> None:
+        self._events.emit(OrderDropped(at=self._clock.monotonic(), order=order, model=model))
 
     def drain(self) -> None:
         """Refuse new work and finish what was taken; durable jobs are taken, and stay in the
@@ -133,6 +213,7 @@ class OperatorCommands:
             raise OrderRefused(
                 f"{self.pinned} is pinned and leaves no room for {name}: unpin it first"
             )
+        self._returning.pop(name, None)
         if not self._view.is_there(name) and not self._view.ordered.get(name):
             self._say("load", name, inputs.ModelOrdered(model=name, comes=True))
 
@@ -149,7 +230,9 @@ class OperatorCommands:
         resident = self._view.residents.get(name)
         ordered = self._view.ordered.get(name)
         stays = resident is not None and resident.phase != "unloading"
+        self._returning.pop(name, None)
         if (stays or ordered) and ordered is not False:
+            self._unloaded = name
             self._say("unload", name, inputs.ModelOrdered(model=name, comes=False))
         return resident is not None or name in self._view.ordered
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.core import Scheduler
+from hearth.scheduling.home import MAX_RESTORES
 from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.reasons import Reason, reason_of
 from hearth.scheduling.residency import Resident, Swap
@@ -176,6 +177,13 @@ class StatusView:
     def home(self) -> str | None:
         """The home model, None where there is none or it is not installed."""
         return self._device.home
+
+    @property
+    def stays_out(self) -> str | None:
+        """The model to come back to, where it is left out of memory until another was loaded: it
+        was ordered out, or could not be loaded.
+        """
+        return self._device.comes_back if self._device.home_failures >= MAX_RESTORES else None
 
     @property
     def latest_first(self) -> list[Resident]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 
 from hearth.ports import Documents
@@ -23,12 +25,14 @@ class DocumentTable(Table, Documents):
     """Documents by name; a later one replaces an earlier one."""
 
     def save(self, name: str, document: JsonMapping) -> None:
+        self.writer.post(failpoints.before_commit("estimates", self._saving(name, document)))
+
+    async def keep(self, name: str, document: JsonMapping) -> None:
+        await self._write(self._saving(name, document))
+
+    def _saving(self, name: str, document: JsonMapping) -> Callable[[sqlite3.Connection], int]:
         row = (name, json.dumps(document, allow_nan=False), self.clock.wall())
-        self.writer.post(
-            failpoints.before_commit(
-                "estimates", lambda connection: connection.execute(_SAVE, row).rowcount
-            )
-        )
+        return lambda connection: connection.execute(_SAVE, row).rowcount
 
     async def load(self, name: str) -> JsonDict | None:
         question = "SELECT document FROM estimates WHERE name = ?"
