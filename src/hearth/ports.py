@@ -39,6 +39,7 @@ from hearth.types import (
     Outcome,
     Post,
     PostAnswer,
+    QueueLook,
 )
 
 
@@ -91,6 +92,19 @@ class Poster(Protocol):
     async def post(self, post: Post, timeout_s: float) -> PostAnswer: ...
 
     async def aclose(self) -> None: ...
+
+
+class Renderer(Protocol):
+    """A program with a queue of jobs for the same GPU, by its URL.
+
+    Never raises but for cancellation; what goes wrong is the look's `problem`.
+    """
+
+    async def look(self, url: str) -> QueueLook:
+        """Its queue."""
+
+    async def free(self, url: str) -> QueueLook:
+        """Have it unload its models; the look says only whether it has understood."""
 
 
 class GpuReader(Protocol):

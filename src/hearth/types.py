@@ -447,6 +447,17 @@ class PostAnswer:
         return self.failure if self.status is None else f"http_{self.status}"
 
 
+@frozen
+class QueueLook:
+    """How many jobs a renderer has, waiting and running. Unknown where there is a `problem`:
+    timeout, dns, connect, tls, broken, http_N, or other_server for what answers as no renderer
+    does.
+    """
+
+    jobs: int = 0
+    problem: str = ""
+
+
 @value
 class LoadOptions:
     """The options that decide how a model is loaded; changing one of them is a reload."""

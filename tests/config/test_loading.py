@@ -493,6 +493,11 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             KEYS.replace("lane: internal", "daily_usd: 1"),
             ["auth.keys[1].daily_usd: has no effect without allow_cloud"],
         ),
+        ("gpu: {yield: {comfyui: 'http://127.0.0.1:8188', comfyui_gb: 12}}", []),
+        (
+            "gpu: {yield: {comfyui_gb: 12}}",
+            ["gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"],
+        ),
     ],
 )
 def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: list[str]):

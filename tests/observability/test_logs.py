@@ -172,7 +172,8 @@ LEVELS = {
     logging.WARNING: (
         "alert_failed backend_answer_unexpected backend_went_down budget_exhausted "
         "budget_threshold_reached clock_doubted "
-        "cloud_went_down config_rejected connections_crowded conversation_unsaved disk_ran_low "
+        "cloud_went_down comfyui_unreadable config_rejected connections_crowded "
+        "conversation_unsaved disk_ran_low "
         "embeddings_parted emulator_started engine_exited gpu_lease_late gpu_lost "
         "gpu_overheated home_model_missing item_broken_off item_diverged item_lost "
         "item_protected item_resent job_requeued "

@@ -59,7 +59,7 @@ class HttpPoster:
         if address and self._forbidden(address):
             return PostAnswer(failure=FORBIDDEN_ADDRESS)
         if self._session is None:
-            resolver = _DaemonResolver(guarded(self._lookup, self._forbidden))
+            resolver = DaemonResolver(guarded(self._lookup, self._forbidden))
             connector = aiohttp.TCPConnector(resolver=resolver, force_close=True)
             headers = {"User-Agent": f"hearth-gateway/{__version__}"}
             self._session = aiohttp.ClientSession(
@@ -78,7 +78,7 @@ class HttpPoster:
                 answered = {name.lower(): value for name, value in response.headers.items()}
                 return PostAnswer(status=response.status, headers=answered, body=body)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return PostAnswer(failure=_failure(error))
+            return PostAnswer(failure=failure_word(error))
 
     async def aclose(self) -> None:
         """Close what is open; a later post opens it again."""
@@ -88,7 +88,7 @@ class HttpPoster:
             await session.close()
 
 
-class _DaemonResolver(AbstractResolver):
+class DaemonResolver(AbstractResolver):
     """An aiohttp resolver that leaves the loop's own threads alone: a name server may hang, and
     they are few.
     """
@@ -159,7 +159,8 @@ def literal_address(host: str) -> str:
         return ""
 
 
-def _failure(error: Exception) -> str:
+def failure_word(error: Exception) -> str:
+    """What went wrong, without the address."""
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
         error.os_error, ForbiddenAddress
     ):

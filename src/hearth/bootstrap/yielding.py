@@ -6,8 +6,19 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from hearth.backends.comfyui import ComfyUi
 from hearth.gateway import Gateway
+from hearth.yielding.comfyui import ComfyuiWatch
 
 
 def join_yielding(gateway: Gateway, closing: AsyncExitStack) -> None:
     """Have all of them run beside the gateway, `closing` what they opened at its end."""
+    join_comfyui(gateway, closing)
+
+
+def join_comfyui(gateway: Gateway, closing: AsyncExitStack) -> None:
+    renderer = ComfyUi()
+    closing.push_async_callback(renderer.aclose)
+    watch = ComfyuiWatch(gateway.worker.runtime, gateway.leases, renderer)
+    gateway.on_reload(lambda _: watch.ring())
+    gateway.accompany("ComfyUI", watch.run)

@@ -448,6 +448,9 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
     if is_slotted and "parallel" in settings.gpu.model_fields_set:
         yield "gpu.parallel: has no effect; the slots of a llama_server are used (`-np`)"
     yield from contexts_without_effect(settings)
+    yielding = settings.gpu.yielding
+    if yielding.comfyui_gb is not None and not yielding.comfyui:
+        yield "gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"
 
 
 def changed_meanings(settings: Settings) -> Iterator[str]:

@@ -266,6 +266,8 @@ class YieldSettings(Section):
     """
     comfyui: fields.HttpUrlOrNothing = ""
     """URL of a ComfyUI that uses this GPU, which gets it while its queue has work. Empty: none."""
+    comfyui_gb: fields.Gibibytes | None = None
+    """GPU memory in GiB that is freed for it. Unset: all of it."""
 
 
 class GpuSettings(Section):

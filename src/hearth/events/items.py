@@ -476,6 +476,29 @@ class GpuLeaseEnded(Event):
     held_s: float
 
 
+class ComfyuiFollowed(Event):
+    """The ComfyUI of `gpu.yield.comfyui` answers, for the first time or again. Fields: `jobs`:
+    waiting and running.
+    """
+
+    jobs: int
+
+
+class ComfyuiGone(Event):
+    """It does not answer. Emitted once. Fields: `problem`: connect, dns, timeout or broken."""
+
+    problem: str
+
+
+class ComfyuiUnreadable(Event, level=WARNING):
+    """What answers at its URL is no ComfyUI, or refuses. Emitted once. Fields: `problem`: http_401
+    and the like, tls, or other_server; `path`: of the question.
+    """
+
+    problem: str
+    path: str
+
+
 class GpuOverheated(Event, level=WARNING):
     """The GPU has reached `gpu.alerts.temperature_c`."""
 

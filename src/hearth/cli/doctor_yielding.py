@@ -1,0 +1,50 @@
+"""What `hearth doctor` asks of the programs that Hearth gives the GPU to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from hearth.backends.comfyui import TIMEOUT_S, ComfyUi
+from hearth.cli.doctor_engines import Finding
+from hearth.config.settings import Settings
+from hearth.types import QueueLook
+
+SETTING = "gpu.yield.comfyui"
+EXAMPLE = "http://127.0.0.1:8188"
+
+
+def check_comfyui(settings: Settings) -> Iterator[Finding]:
+    """The ComfyUI whose queue is followed, where there is one."""
+    url = settings.gpu.yielding.comfyui
+    if url:
+        yield _of_look(url, asyncio.run(_look(url)))
+
+
+async def _look(url: str) -> QueueLook:
+    comfyui = ComfyUi()
+    try:
+        return await comfyui.look(url)
+    finally:
+        await comfyui.aclose()
+
+
+def _of_look(url: str, look: QueueLook) -> Finding:
+    problem = look.problem
+    match problem:
+        case "":
+            jobs = f"{look.jobs or 'no'} job{'' if look.jobs == 1 else 's'}"
+            return Finding("ok", "ComfyUI", f"answers at {url}, {jobs}")
+        case "connect" | "dns":
+            return Finding(
+                "warn", "ComfyUI", f"nothing answers at {url}", f"start it, or correct {SETTING}"
+            )
+        case "timeout":
+            says = f"{url} answers nothing within {TIMEOUT_S:g} s"
+            return Finding("warn", "ComfyUI", says, "try again: it may be loading a model")
+        case "http_401" | "http_403":
+            says = f"{url} refuses ({problem}): Hearth cannot sign in there"
+            return Finding("FAIL", "ComfyUI", says, f"set {SETTING} to ComfyUI's own address")
+        case _:
+            says = f"what answers at {url} is no ComfyUI ({problem})"
+            return Finding("FAIL", "ComfyUI", says, f"correct {SETTING}, such as {EXAMPLE}")
