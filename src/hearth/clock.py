@@ -5,12 +5,19 @@ Everything else takes instants as arguments or a `Clock` as collaborator.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 MIN_STEP_S = 0.5
+TURN_S = 1.0
+STOOD_STILL_S = 5.0
+"""A turn of the loop that comes so late says that the process was stopped, or that the machine
+slept or was frozen, and nothing about whoever is waited for.
+"""
 
 
 class Clock(Protocol):
@@ -51,6 +58,24 @@ class ClockSteps:
             self._ahead_s = ahead_s
             return step_s
         return 0.0
+
+
+async def wait_running(awaited: Collection[asyncio.Future[Any]], seconds: float) -> float:
+    """Wait until one of these has ended, or for so many seconds in which the loop ran; returns how
+    many it did. While it stood still it did not run.
+    """
+    loop = asyncio.get_running_loop()
+    ran_s = 0.0
+    while ran_s < seconds:
+        turn_s = min(TURN_S, seconds - ran_s)
+        began_at = loop.time()
+        done, _ = await asyncio.wait(awaited, timeout=turn_s, return_when=asyncio.FIRST_COMPLETED)
+        took_s = loop.time() - began_at
+        if done:
+            return ran_s + min(took_s, turn_s)
+        if took_s < turn_s + STOOD_STILL_S:
+            ran_s += max(took_s, turn_s)
+    return ran_s
 
 
 def rfc3339_ms(wall_s: float) -> str:

@@ -47,7 +47,7 @@ from tests.support.house import (
     settings_with,
     text_of,
 )
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
 
 SHORT_SWAPS = settings_with(gpu={"swap_timeout_s": 10.0})
 HOME_S = 30.0
@@ -234,6 +234,28 @@ async def test_a_load_has_twice_as_long_as_the_longest_of_its_model_so_far(house
     assert house.now - began_at == 0.5 + 2 * (15.0 + 0.5)
     assert "31 s" in error.message
     assert "gpu.swap_timeout_s" in error.message
+
+
+@pytest.mark.parametrize("held_at", [1.0, 4.9, 5.0, 9.5])
+@in_house(FakeModel(name="a", load_s=100.0), settings=SHORT_SWAPS)
+async def test_while_the_machine_is_frozen_a_load_has_no_time_to_lose(house: House, held_at: float):
+    """Its ten seconds are over in the 90 that neither Hearth nor the model server saw."""
+    ticket = house.submit("a")
+    await sleep_until(held_at)
+    hold_up(90.0)
+    assert text_of(await body_of(ticket)) == FULL_TEXT
+
+
+@in_house("a", "b", settings=SHORT_SWAPS)
+async def test_a_load_that_never_ends_is_given_up_after_a_freeze_too(house: House):
+    house.ollama.next_loads(LoadFault.NEVER)
+    ticket = house.submit("a")
+    await sleep_until(4.0)
+    hold_up(90.0)
+    _, error = await heard(ticket)
+    assert isinstance(error, SwapTimedOut)
+    assert "within 10 s" in error.message
+    assert house.now <= 90.0 + 10.0 + 1.0
 
 
 @pytest.mark.parametrize(("stuck", "served"), [(1, True), (2, False)])

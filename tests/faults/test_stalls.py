@@ -59,6 +59,15 @@ async def test_what_came_while_the_loop_stood_still_has_come(
     )
 
 
+@in_house(settings=settings_with(ollama={"first_byte_timeout_s": 10.0}))
+async def test_a_model_server_that_was_frozen_too_has_its_time_for_a_first_byte(house: House):
+    ticket = house.submit("a", stream=True, first_byte_s=39.0, service_s=40.0)
+    await sleep_until(2.0)
+    hold_up(30.0)
+    await body_of(ticket)
+    assert house.events.of(ItemResent) == []
+
+
 @in_house(settings=IMPATIENT)
 async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon(house: House):
     house.ollama.next_calls(CallFault.STALL)

@@ -44,12 +44,14 @@ HELD_UP_S = 0.1
 waited for.
 """
 MOMENT_S = 1.0
-"""What whoever is waited for is given after that: what came meanwhile has not been read yet."""
+"""What whoever is waited for is given after that at least: what came meanwhile has not been read
+yet.
+"""
 
 
 class Deadline:
-    """As `asyncio.timeout`, but it comes a moment later where the loop was held up, and can turn
-    into a limit on silence.
+    """As `asyncio.timeout`, but it can turn into a limit on silence, and where the loop was held up
+    it comes as much later, its own length at most: the model server may have stood still, too.
 
     Attributes:
         progressed: something has come since the last look. held: nothing is read now, so nothing
@@ -97,8 +99,9 @@ class Deadline:
         if self.progressed or self.held:
             self.progressed = False
             self._timer = self._loop.call_later(self._limit_s, self._due)
-        elif not was_held_up and self._loop.time() - self._timer.when() > HELD_UP_S:
-            self._timer = self._loop.call_later(MOMENT_S, lambda: self._due(was_held_up=True))
+        elif not was_held_up and (late_s := self._loop.time() - self._timer.when()) > HELD_UP_S:
+            more_s = max(MOMENT_S, min(late_s, self._limit_s))
+            self._timer = self._loop.call_later(more_s, lambda: self._due(was_held_up=True))
         elif self._task is not None:
             self._expired = True
             self._task.cancel()

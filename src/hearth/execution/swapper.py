@@ -12,8 +12,9 @@ memory that grows: the card's, as far as it is read, and that of the engine's ow
 runs on this machine, into which a model's file is mapped page by page. Neither is seen of a server
 elsewhere, and a load from the page cache is over before it matters. So a load without progress has
 `gpu.swap_timeout_s`, or twice as long as the longest of its model so far, and one with progress as
-long again after each sign of it, up to ten times that in all. Giving it up cancels the engine's
-call, with which the load ends.
+long again after each sign of it, up to ten times that in all. Only time in which Hearth ran counts:
+while the machine slept or was frozen, nothing could get on. Giving it up cancels the engine's call,
+with which the load ends.
 
 A load is cut in the same way. That it has ended shows in memory: what it took is back. The list
 says nothing of a load, so where neither the card nor the model server's processes can be read, all
@@ -27,6 +28,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import NamedTuple
 
+from hearth.clock import wait_running
 from hearth.engines.table import EngineTable
 from hearth.errors import (
     BackendUnreachable,
@@ -247,25 +249,23 @@ class Swapper:
     async def _progress(self, model: str, load: asyncio.Task[None]) -> None:
         """Returns once the load has ended. Raises SwapTimedOut where it shows no progress."""
         growth = Growth()
-        began_at = _now()
-        shown_at = began_at
+        ran_s = 0.0
+        shown_at_s = 0.0
         longest_s = self._runtime.forecasts.longest_load_s(model)
         while not load.done():
             patience_s = max(
                 self._runtime.settings.gpu.swap_timeout_s, LONGER_THAN_EVER * longest_s
             )
-            quiet_until = shown_at + patience_s
-            until = min(quiet_until, began_at + MOST_TIMES * patience_s)
-            if _now() >= until:
+            quiet_until_s = shown_at_s + patience_s
+            until_s = min(quiet_until_s, MOST_TIMES * patience_s)
+            if ran_s >= until_s:
                 setting_s = self._runtime.settings.gpu.swap_timeout_s
-                grew = until < quiet_until
-                raise SwapTimedOut(
-                    _late(model, _now() - began_at, patience_s, setting_s, grew=grew)
-                )
-            await asyncio.wait((load,), timeout=min(LOOK_S, until - _now()))
+                grew = until_s < quiet_until_s
+                raise SwapTimedOut(_late(model, ran_s, patience_s, setting_s, grew=grew))
+            ran_s += await wait_running((load,), min(LOOK_S, until_s - ran_s))
             main_mib = await self._engines.of(model).memory_mib()
             if growth.seen(self._runtime.tracker.memory_used_mib, main_mib):
-                shown_at = _now()
+                shown_at_s = ran_s
 
     def _failed(self, model: str, error: HearthError, report: Input) -> None:
         self._errors[model] = error

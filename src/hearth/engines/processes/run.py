@@ -14,7 +14,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import TypeAlias
 
-from hearth.clock import Clock
+from hearth.clock import Clock, wait_running
 from hearth.config.engines import RunSettings
 from hearth.dialects.frames import object_in
 from hearth.dialects.gojson import JsonObject
@@ -185,12 +185,12 @@ class Run:
         Raises _Over: it has ended by itself, or took longer; and what `looks` raises.
         """
         look = asyncio.ensure_future(looks)
+        awaited = (look, self.tree.exit, self._stop)
         try:
-            await asyncio.wait(
-                (look, self.tree.exit, self._stop),
-                timeout=timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            if timeout_s is None:
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await wait_running(awaited, timeout_s)
         finally:
             look.cancel()
             await asyncio.wait((look,))
