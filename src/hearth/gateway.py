@@ -404,7 +404,7 @@ class Gateway:
 
     async def models(self) -> list[JsonDict]:
         """Every model that is installed, resident or configured, with what is known of it."""
-        listed = status.models(self.worker.runtime.view, self._watch)
+        listed = status.models(self.worker.runtime, self._watch)
         return (
             await asyncio.to_thread(listed) if len(self._watch.installed) > LONG_LIST else listed()
         )

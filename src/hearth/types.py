@@ -521,7 +521,9 @@ class GpuReading:
     """What a GPU says of itself at one moment; None is what it does not say. `reserved_mib`: what
     the driver keeps for itself: neither used nor to be had. `processes`: None where they cannot be
     listed, which is not the same as none. `throttle_reasons`: why its clocks are held down, in
-    words such as `thermal`; empty where they are not.
+    words such as `thermal`; empty where they are not. `unified`: it has no memory of its own, so
+    that total and used are those of main memory; of these, its programs hold `gpu_used_mib`, and
+    may have `gpu_limit_mib`.
     """
 
     name: str = ""
@@ -535,6 +537,16 @@ class GpuReading:
     power_w: float | None = None
     power_limit_w: float | None = None
     throttle_reasons: tuple[str, ...] | None = None
+    unified: bool = False
+    gpu_used_mib: float | None = None
+    gpu_limit_mib: float | None = None
+
+    @property
+    def on_gpu_mib(self) -> float | None:
+        """What programs hold on the GPU, as nearly as is known: of unified memory, all that is
+        used where its driver does not say.
+        """
+        return self.used_mib if self.gpu_used_mib is None else self.gpu_used_mib
 
 
 @frozen

@@ -32,6 +32,7 @@ class StubDriver:
 
     def __init__(self) -> None:
         self.faults: dict[str, int] = {}
+        self.name = "NVIDIA GeForce RTX 3090"
         self.missing: set[str] = set()
         self.memory_mib = {"total": 24576, "reserved": 400, "used": 9000}
         self.processes: dict[int, tuple[str, int | None]] = {
@@ -119,9 +120,9 @@ def _process_name(driver: StubDriver, pid: Any, out: Any, room: Any) -> int:
     return SUCCESS if name else int(pynvml.NVML_ERROR_NOT_FOUND)
 
 
-def _says(text: str) -> Callable[..., int]:
+def _says(text: Callable[[StubDriver], str]) -> Callable[..., int]:
     def answer(driver: StubDriver, handle: Any, out: Any, room: Any) -> int:
-        out.value = text.encode()
+        out.value = text(driver).encode()
         return SUCCESS
 
     return answer
@@ -132,8 +133,8 @@ _ANSWERS: dict[str, Callable[..., int]] = {
     "nvmlShutdown": _sessions(-1),
     "nvmlDeviceGetHandleByIndex_v2": _by_index,
     "nvmlDeviceGetHandleByUUID": _by_uuid,
-    "nvmlDeviceGetName": _says("NVIDIA GeForce RTX 3090"),
-    "nvmlDeviceGetUUID": _says(UUID),
+    "nvmlDeviceGetName": _says(lambda driver: driver.name),
+    "nvmlDeviceGetUUID": _says(lambda _: UUID),
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetMemoryInfo_v2": _memory,
     "nvmlDeviceGetUtilizationRates": _sets("gpu", lambda driver: driver.utilisation_pct),

@@ -244,6 +244,9 @@ def settings(text: str) -> Settings:
 
 
 CARD = GpuReading(name="RTX 3090", total_mib=24 * 1024, used_mib=6 * 1024)
+SPARK = GpuReading(
+    name="NVIDIA GB10", total_mib=124_610.0, used_mib=8 * 1024, unified=True, gpu_used_mib=61.0
+)
 HOT = GpuReading(name="x", throttle_reasons=("hardware_thermal",))
 NOW = time.time()
 
@@ -305,6 +308,14 @@ NOW = time.time()
         (gpu(CARD, "{}"), ["ok RTX 3090, 6.0 of 24.0 GiB used"]),
         (gpu(GpuReading(name="x"), "gpu: {vram_gb: 8}"), ["ok x, memory unknown"]),
         (gpu(CARD, "gpu: {vram_gb: 32}"), ["FAIL gpu.vram_gb is 32, and RTX 3090 has 24.0 GiB"]),
+        (
+            gpu(SPARK, "gpu: {vram_gb: 100}"),
+            ["ok NVIDIA GB10, 8.0 of 121.7 GiB of unified memory used, up to 109.7 GiB for models"],
+        ),
+        (
+            gpu(SPARK, "gpu: {vram_gb: 100, reserve_gb: 32}"),
+            ["FAIL gpu.vram_gb is 100, and models may have 89.7 GiB of unified memory"],
+        ),
         (gpu(HOT, "{}"), ["warn x, memory unknown; throttled: hardware thermal"]),
         (check_clock("yes", NOW), ["ok synchronised"]),
         (check_clock("", NOW), ["ok "]),

@@ -10,6 +10,7 @@ import pytest
 
 from hearth.cli.small_model import NEEDED_MIB, main, no_room
 from hearth.engines.small_model.files import LEAST_FREE_MIB, VARIABLE
+from hearth.main_memory import MainMemory
 from tests.engines.small_model.installing import install_weights
 
 
@@ -51,7 +52,7 @@ def test_where_it_is_installed_or_turned_off_it_is_not_installed(home, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("memory_mib", "disk_mib", "says"),
+    ("free_mib", "disk_mib", "says"),
     [
         (LEAST_FREE_MIB, NEEDED_MIB, ""),
         (None, NEEDED_MIB, ""),
@@ -59,6 +60,7 @@ def test_where_it_is_installed_or_turned_off_it_is_not_installed(home, monkeypat
         (None, NEEDED_MIB - 1, "it needs 450 MiB of disk, and 449 are free at "),
     ],
 )
-def test_where_there_is_no_room_for_it_that_is_said(memory_mib, disk_mib, says):
-    found = no_room(memory_mib, disk_mib)
+def test_where_there_is_no_room_for_it_that_is_said(free_mib, disk_mib, says):
+    memory = None if free_mib is None else MainMemory(total_mib=8192.0, available_mib=free_mib)
+    found = no_room(memory, disk_mib)
     assert found.startswith(says) if says else found == ""

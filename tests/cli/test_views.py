@@ -309,6 +309,11 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
             "throttled",
         ),
         ({"gpu": UNKNOWN_CARD}, "RTX 3090, memory unknown, 250 W, 87 % busy\n", "throttled"),
+        (
+            {"gpu": CARD | {"unified_memory": True}},
+            "device RTX 3090, 9.0 of 24.0 GiB of unified memory used (0.8 by other programs)",
+            "offload",
+        ),
         ({"gpu": CARD | {"readings": "unknown"}}, "device unknown\n", "RTX"),
         ({"gpu": CARD | {"readings": "lost"}}, "RTX 3090 no longer answers\n", "GiB"),
         ({"gpu": CARD | {"readings": "off"}}, "GPU no model loaded", "RTX 3090"),

@@ -46,6 +46,7 @@ NEW: Fields = {
     "is_home": False,
     "home_model": HOME,
     "readings": "off",
+    "unified_memory": False,
     **NOTHING_SAID,
 }
 SAID = GpuReading(

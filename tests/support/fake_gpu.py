@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -61,10 +61,16 @@ class FakeGpu:
     """Memory and slots of one GPU.
 
     Args:
-        capacity_mib: None is room for one model at a time, `math.inf` is no limit.
+        capacity_mib: None is room for one model at a time, `math.inf` is no limit; what is called
+        says how much models may take at that moment.
     """
 
-    def __init__(self, models: Iterable[FakeModel], *, capacity_mib: float | None = None) -> None:
+    def __init__(
+        self,
+        models: Iterable[FakeModel],
+        *,
+        capacity_mib: float | Callable[[], float] | None = None,
+    ) -> None:
         self.models = {model.name: model for model in models}
         self.violations: list[str] = []
         self.in_flight: Counter[str] = Counter()
@@ -174,13 +180,12 @@ class FakeGpu:
         self._occupants.clear()
 
     def _check_room(self, name: str, at: float) -> None:
-        if self._capacity_mib is None:
+        capacity_mib = self._capacity_mib
+        if capacity_mib is None:
             fits = len(self._occupants) == 1
         else:
-            fits = (
-                math.fsum(self.models[other].vram_mib for other in self._occupants)
-                <= self._capacity_mib
-            )
+            limit_mib = capacity_mib() if callable(capacity_mib) else capacity_mib
+            fits = math.fsum(self.models[other].vram_mib for other in self._occupants) <= limit_mib
         if not fits:
             beside = ", ".join(
                 f"{other} ({occupant.place})"

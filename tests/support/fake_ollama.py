@@ -126,7 +126,7 @@ class FakeOllama(OllamaTraits):
     def __init__(
         self,
         *models: FakeModel,
-        capacity_mib: float | None = None,
+        capacity_mib: float | Callable[[], float] | None = None,
         service: Callable[[BackendCall], Service] = service_asked_for,
     ) -> None:
         self.gpu = FakeGpu(models, capacity_mib=capacity_mib)

@@ -220,7 +220,7 @@ class House:
         *models: str | FakeModel,
         resident: str = "",
         settings: Settings | None = None,
-        capacity_mib: float | None = None,
+        capacity_mib: float | Callable[[], float] | None = None,
         service: Callable[[BackendCall], Service] = service_asked_for,
         source: Path | None = None,
         ollama: type[FakeOllama] = FakeOllama,

@@ -12,12 +12,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from hearth.errors import GpuFault, GpuUnavailable
+from hearth.main_memory import MEMINFO, read_main_memory
 from hearth.types import MIB, GpuProcess, GpuReading
 
 READ_TIMEOUT_S = 10.0
@@ -108,6 +110,31 @@ class GpuThread:
         raise missing or GpuUnavailable("no_driver")
 
 
+# A GPU without memory of its own, as of DGX Spark (GB10) or an APU such as Strix Halo.
+
+
+def _unified(
+    reading: GpuReading, meminfo: Path, *, used_mib: float | None, limit_mib: float | None = None
+) -> GpuReading:
+    """The same with main memory for the card's; as it is where the system does not say.
+
+    Args:
+        used_mib, limit_mib: what its programs hold of main memory, and may have at most.
+    """
+    memory = read_main_memory(meminfo)
+    if memory is None:
+        return reading
+    return replace(
+        reading,
+        unified=True,
+        total_mib=memory.total_mib,
+        used_mib=memory.total_mib - memory.available_mib,
+        reserved_mib=0.0,
+        gpu_used_mib=used_mib,
+        gpu_limit_mib=limit_mib,
+    )
+
+
 # NVIDIA's driver. Every getter is asked on its own, because which ones a card, a driver or a
 # container supports differs; what is refused is None. Only errors that say that the card or the
 # driver is gone end the reading, and with it the session: the next one begins anew.
@@ -126,11 +153,16 @@ chosen clocks do not.
 """
 
 
+_WITHOUT_MEMORY = ("GB10",)
+"""In the names of NVIDIA's GPUs that share main memory; some drivers report that as their own."""
+
+
 class NvmlCard:
     """An NVIDIA card through NVML, its driver's own library, by index or UUID."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, meminfo: Path = MEMINFO) -> None:
         self._device = device
+        self._meminfo = meminfo
         self._handle: object | None = None
 
     def read(self) -> GpuReading:
@@ -140,7 +172,7 @@ class NvmlCard:
         try:
             if self._handle is None:
                 self._handle = _opened(nvml, self._device)
-            return _reading(nvml, self._handle)
+            return _reading(nvml, self._handle, self._meminfo)
         except nvml.NVMLError as error:
             self.close()
             raise GpuUnavailable(_fault_of(nvml, error), f"NVML: {error}") from error
@@ -169,7 +201,7 @@ def _opened(nvml: ModuleType, device: str) -> object:
     return handle
 
 
-def _reading(nvml: ModuleType, handle: object) -> GpuReading:
+def _reading(nvml: ModuleType, handle: object, meminfo: Path) -> GpuReading:
     refusals: list[Exception] = []
 
     def ask(getter: Callable[..., T], *args: object) -> T | None:
@@ -183,6 +215,8 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
             return None
 
     total_mib, used_mib, reserved_mib = _memory(nvml, ask)
+    # no other error: a card in trouble, or a slice of one, does have memory
+    has_none = total_mib is None and any(_is_unsupported(nvml, each) for each in refusals)
     rates: Any = ask(nvml.nvmlDeviceGetUtilizationRates)
     temperature_c: Any = ask(nvml.nvmlDeviceGetTemperatureV, nvml.NVML_TEMPERATURE_GPU)
     if temperature_c is None:
@@ -212,7 +246,22 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
         reading.power_w,
     } == {None}:
         raise refusals[-1]
+    if has_none or any(name in reading.name for name in _WITHOUT_MEMORY):
+        return _unified(reading, meminfo, used_mib=_held_mib(reading))
     return reading
+
+
+def _is_unsupported(nvml: ModuleType, error: Any) -> bool:  # noqa: ANN401 - pynvml has no types
+    return bool(error.value == nvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _held_mib(reading: GpuReading) -> float | None:
+    """What all programs hold; None where the driver does not say, and where it lists none, as in a
+    container.
+    """
+    held = [process.used_mib for process in reading.processes or ()]
+    known = [mib for mib in held if mib is not None]
+    return sum(known) if known and len(known) == len(held) else None
 
 
 def _memory(nvml: ModuleType, ask: Callable[..., Any]) -> tuple[float | None, float | None, float]:
@@ -284,9 +333,10 @@ class AmdCard:
     first); it lists no processes.
     """
 
-    def __init__(self, device: str, root: Path = SYSFS) -> None:
+    def __init__(self, device: str, root: Path = SYSFS, meminfo: Path = MEMINFO) -> None:
         self._index = int(device) if device.isdigit() else 0
         self._root = root
+        self._meminfo = meminfo
 
     def read(self) -> GpuReading:
         found = (path.parent for path in self._root.glob("card[0-9]*/device/mem_info_vram_total"))
@@ -298,19 +348,19 @@ class AmdCard:
             raise GpuUnavailable(
                 "no_such_device", f"there are {len(cards)} AMD GPUs, counted from 0"
             )
-        return _amd_reading(cards[self._index])
+        return _amd_reading(cards[self._index], self._meminfo)
 
     def close(self) -> None:
         """Nothing is kept open."""
 
 
-def _amd_reading(card: Path) -> GpuReading:
+def _amd_reading(card: Path, meminfo: Path) -> GpuReading:
     total_mib = _number(card / "mem_info_vram_total", MIB)
     used_mib = _number(card / "mem_info_vram_used", MIB)
     if not total_mib:
         raise GpuUnavailable("gpu_lost", "the amdgpu driver does not report the memory size")
     sensors = next(iter(sorted(card.glob("hwmon/hwmon*"))), card)
-    return GpuReading(
+    reading = GpuReading(
         name=_text(card / "product_name") or "AMD GPU",
         uuid=_text(card / "unique_id"),
         total_mib=total_mib,
@@ -320,6 +370,18 @@ def _amd_reading(card: Path) -> GpuReading:
         power_w=_number(sensors / "power1_average", 1e6) or _number(sensors / "power1_input", 1e6),
         power_limit_w=_number(sensors / "power1_cap", 1e6),
     )
+    # An APU's own memory is a part of main memory that the firmware has set apart. Where it can map
+    # more of the rest (GTT), its driver takes that for programs that compute (Linux 6.10).
+    limit_mib = _number(card / "mem_info_gtt_total", MIB) or 0.0
+    if _is_apu(sensors) and limit_mib > total_mib:
+        mapped_mib = _number(card / "mem_info_gtt_used", MIB)
+        return _unified(reading, meminfo, used_mib=mapped_mib, limit_mib=limit_mib)
+    return reading
+
+
+def _is_apu(sensors: Path) -> bool:
+    """Only APUs have the voltage of a northbridge (docs.kernel.org/gpu/amdgpu/thermal.html)."""
+    return _text(sensors / "in1_label") == "vddnb"
 
 
 def _number(path: Path, per: float = 1.0) -> float | None:

@@ -45,6 +45,7 @@ from hearth.config.settings import (
     Settings,
 )
 from hearth.errors import ConfigError, GpuUnavailable
+from hearth.execution.unified_memory import as_card
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
 from hearth.types import MIB, SERVICE, GpuReading, JsonMapping
@@ -145,13 +146,20 @@ async def _reading(device: str) -> GpuReading:
 
 def check_gpu(reading: GpuReading, settings: Settings) -> Iterator[Finding]:
     """What the GPU reports beside `gpu.vram_gb`."""
-    total_gib = None if reading.total_mib is None else reading.total_mib / _MIB_PER_GIB
     memory = "memory unknown"
-    if total_gib is not None:
-        memory = f"{(reading.used_mib or 0) / _MIB_PER_GIB:.1f} of {total_gib:.1f} GiB used"
+    kind = " of unified memory" if reading.unified else ""
+    if reading.total_mib is not None:
+        used_gib = (reading.used_mib or 0) / _MIB_PER_GIB
+        memory = f"{used_gib:.1f} of {reading.total_mib / _MIB_PER_GIB:.1f} GiB{kind} used"
+    most_mib = as_card(reading, settings.gpu.reserve_gb).total_mib
+    total_gib = None if most_mib is None else most_mib / _MIB_PER_GIB
+    if reading.unified and total_gib is not None:
+        memory += f", up to {total_gib:.1f} GiB for models"
     stated = settings.gpu.vram_gb
     if stated is not None and total_gib is not None and stated > total_gib:
-        says = f"gpu.vram_gb is {stated:g}, and {reading.name} has {total_gib:.1f} GiB"
+        has = f"models may have {total_gib:.1f} GiB{kind}" if reading.unified else ""
+        has = has or f"{reading.name} has {total_gib:.1f} GiB"
+        says = f"gpu.vram_gb is {stated:g}, and {has}"
         yield Finding(
             "FAIL", "GPU", says, f"set gpu.vram_gb to at most {total_gib:.1f}, or remove it"
         )

@@ -20,13 +20,9 @@ from hearth.cli.config import find_config
 from hearth.cli.serve import serve
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode
-from hearth.engines.small_model.files import (
-    LEAST_FREE_MIB,
-    VARIABLE,
-    available_mib,
-    installed_weights,
-)
+from hearth.engines.small_model.files import LEAST_FREE_MIB, VARIABLE, installed_weights
 from hearth.errors import ConfigError
+from hearth.main_memory import MainMemory, read_main_memory
 from hearth.types import MIB
 
 DOWNLOAD_MB = 127
@@ -42,7 +38,7 @@ def main(words: Sequence[str]) -> int:
     if not reason:
         return 1
     disk_mib = shutil.disk_usage(sys.prefix).free // MIB
-    why_not = no_room(available_mib(), disk_mib)
+    why_not = no_room(read_main_memory(), disk_mib)
     click.echo(
         f"the small model is not installed: {why_not}"
         if why_not
@@ -70,10 +66,10 @@ def _nobody_answers(words: Sequence[str]) -> str:
     return asyncio.run(unanswered(settings, BackendMode.AUTO, given["ollama_url"]))
 
 
-def no_room(memory_mib: int | None, disk_mib: int) -> str:
+def no_room(memory: MainMemory | None, disk_mib: int) -> str:
     """What is missing, with this much free; empty where it is enough."""
-    if memory_mib is not None and memory_mib < LEAST_FREE_MIB:
-        return f"it needs {LEAST_FREE_MIB} MiB of memory, and {memory_mib} are free"
+    if memory is not None and memory.available_mib < LEAST_FREE_MIB:
+        return f"it needs {LEAST_FREE_MIB} MiB of memory, and {memory.available_mib:.0f} are free"
     if disk_mib < NEEDED_MIB:
         return f"it needs {NEEDED_MIB} MiB of disk, and {disk_mib} are free at {sys.prefix}"
     return ""

@@ -278,7 +278,8 @@ def _memory(gpu: Json) -> str:
         return "memory unknown"
     foreign = number(gpu, "foreign_mib")
     others = f" ({foreign / _MIB_PER_GIB:.1f} by other programs)" if foreign else ""
-    return f"{used / _MIB_PER_GIB:.1f} of {whole / _MIB_PER_GIB:.1f} GiB used{others}"
+    kind = " of unified memory" if flag(gpu, "unified_memory") else ""
+    return f"{used / _MIB_PER_GIB:.1f} of {whole / _MIB_PER_GIB:.1f} GiB{kind} used{others}"
 
 
 def _engines(backend: Json) -> Iterator[tuple[str, Text]]:

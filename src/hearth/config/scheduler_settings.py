@@ -288,7 +288,13 @@ class GpuSettings(Section):
     vram_gb: fields.Gibibytes | None = None
     """GPU memory in GiB. 0: no GPU, no limit.
 
-    Unset: what the GPU reports; if it reports nothing, one model is loaded at a time.
+    Unset: what the GPU reports; if it reports nothing, one model is loaded at a time. Where the GPU
+    shares main memory, the most that models may have of it.
+    """
+    reserve_gb: fields.Gibibytes | None = None
+    """Main memory in GiB that stays free where the GPU shares it (DGX Spark, Strix Halo, APUs).
+
+    Unset: a tenth of it, at least 4 and at most 12.
     """
     parallel: fields.Slots = 1
     """Requests one model serves at the same time, unless `models` sets it.

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from hearth.engines.names import spelled, untagged
 from hearth.engines.port import Continuations, Engine
+from hearth.engines.process_memory import is_here
 from hearth.engines.processes.engine import Processes
 from hearth.errors import BackendUnreachable
 from hearth.types import InstalledModel, ResidentModel, frozen
@@ -127,6 +128,14 @@ class EngineTable:
             return self.first.engine.processes
         on_card = [row.engine for row in self.rows.values() if row.engine.on_card]
         return re.compile("|".join(f"(?:{each.processes.pattern})" for each in on_card) or "(?!)")
+
+    @property
+    def on_this_machine(self) -> bool:
+        """All engines that take memory of the card are, by their addresses: not one in a container,
+        or with the name of a host.
+        """
+        on_card = [row for row in self.rows.values() if row.engine.on_card]
+        return all(not row.url or is_here(row.url) for row in on_card)
 
     # Names.
 

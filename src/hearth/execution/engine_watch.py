@@ -199,8 +199,10 @@ class EngineWatch:
         self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]
     ) -> None:
         """Say which models came to run on the CPU since the last look; of those that we loaded a
-        split one is no news (`SwapCompleted`).
+        split one is no news (`SwapCompleted`). In unified memory, none is split.
         """
+        if self._runtime.tracker.awaits_reading:
+            return
         has_gpu = self.row.engine.on_card and self._view.capacity_mib not in {None, inf}
         # A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one
         # only where there is a GPU.
@@ -209,7 +211,7 @@ class EngineWatch:
             for name, model in seen.items()
             if model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu)
         )
-        offloaded = frozenset(split)
+        offloaded = frozenset() if self._runtime.tracker.is_unified else frozenset(split)
         for name in sorted(offloaded - self.offloaded):
             model = seen[name]
             is_known = name in self._view.residents and name not in before and model.vram_mib > 0

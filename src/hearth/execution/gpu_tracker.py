@@ -11,7 +11,7 @@ from collections import deque
 
 from hearth.alerts.rules import Breach
 from hearth.config.settings import AlertType, GpuAlertSettings
-from hearth.types import HOUR_S, GpuReading, JsonDict
+from hearth.types import HOUR_S, GpuReading, JsonDict, ResidentModel
 
 BUSY_ENOUGH_S = 600.0
 """Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a
@@ -71,7 +71,9 @@ class GpuTracker:
         self.forget()
         self._readings = "off"
         self._reading = GpuReading()
+        self._card = GpuReading()
         self.readings_taken = 0
+        self.awaits_reading = False
         self._foreign_mib: float | None = None
 
     def forget(self) -> None:
@@ -97,8 +99,8 @@ class GpuTracker:
 
     @property
     def memory_used_mib(self) -> float | None:
-        """Memory of the card that was in use at the last reading, None where there is none."""
-        return self._reading.used_mib
+        """Memory that was in use on the card at the last reading, None where there is none."""
+        return self._reading.on_gpu_mib
 
     @property
     def reading(self) -> GpuReading:
@@ -108,10 +110,27 @@ class GpuTracker:
     @property
     def models_mib(self) -> float | None:
         """Memory of the card that the model server has by the last reading; None for unknown."""
-        used_mib = self._reading.used_mib
+        used_mib = self._card.used_mib
         if used_mib is None or self._foreign_mib is None:
             return None
         return max(0.0, used_mib - self._foreign_mib)
+
+    @property
+    def is_unified(self) -> bool:
+        """The card's memory is main memory."""
+        return self._reading.unified
+
+    @property
+    def unified_free_mib(self) -> float | None:
+        """Main memory that a model may have now, where it is the card's too; else None."""
+        card = self._card
+        if not card.unified or card.total_mib is None or card.used_mib is None:
+            return None
+        return card.total_mib - card.used_mib
+
+    def footprint_mib(self, model: ResidentModel) -> float:
+        """What a model takes of the card's memory, of which unified memory has no other kind."""
+        return model.size_mib if self.is_unified else model.vram_mib
 
     def swaps_this_hour(self, now: float) -> int:
         """Swaps completed in (now - 3600, now]; a method, where donna's page has a property,
@@ -173,19 +192,34 @@ class GpuTracker:
         """An execution of `seconds` ended at `at`."""
         self._executions.add(at - max(0.0, seconds), at)
 
-    def record_reading(self, reading: GpuReading, foreign_mib: float | None) -> None:
+    def record_reading(
+        self, reading: GpuReading, foreign_mib: float | None, card: GpuReading | None = None
+    ) -> None:
         """What the card says now, and what programs other than the model server hold of its memory;
-        None for unknown.
+        None for unknown. `card`: the same in numbers of what models may have (`as_card`), where
+        these are others.
         """
         self._readings = "ok"
+        self.awaits_reading = False
         self._reading = reading
+        self._card = card or reading
         self._foreign_mib = foreign_mib
         self.readings_taken += 1
 
+    def expect_reading(self) -> None:
+        """The card is being read from now on; until it has answered, or has not, nothing is known
+        of its memory.
+        """
+        self.record_no_reading()
+        self.awaits_reading = True
+
     def record_no_reading(self) -> None:
         """The card says nothing: old numbers are not kept, they would pass for new ones."""
+        self.awaits_reading = False
         self._readings = "lost" if self._readings in {"ok", "lost"} else "unknown"
-        self._reading = GpuReading(name=self._reading.name, uuid=self._reading.uuid)
+        known = self._reading
+        self._reading = GpuReading(name=known.name, uuid=known.uuid, unified=known.unified)
+        self._card = self._reading
         self._foreign_mib = None
 
     def record_drift(self) -> None:
@@ -241,6 +275,7 @@ class GpuTracker:
             "offloaded_models": sorted(self._offloaded & self._used_at.keys()),
             "readings": self._readings,
             "device": card.name or None,
+            "unified_memory": card.unified,
             **{name: value and round(value, 1) for name, value in numbers.items()},
             "throttled": None if reasons is None else bool(reasons),
             "throttle_reasons": None if reasons is None else list(reasons),

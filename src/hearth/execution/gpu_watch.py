@@ -21,6 +21,7 @@ from hearth.events import (
     GpuUnreadable,
 )
 from hearth.execution.runtime import Runtime
+from hearth.execution.unified_memory import as_card
 from hearth.ports import GpuReader
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import GpuReading, ResidentModel
@@ -54,10 +55,10 @@ class GpuWatch:
         self._lost_since: float | None = None
         self._hot_since: float | None = None
         self._failures = 0
-        self._shared = _Shared(self._engines.processes)
+        self._shared = _Shared(self._engines)
         self._posted: GpuSampled | None = None
         self.poke = runtime.card_beat.ring
-        runtime.tracker.record_no_reading()
+        runtime.tracker.expect_reading()
 
     async def run(self) -> None:
         """Read until cancelled: at the configured beat, after each failure at half of the one
@@ -90,9 +91,10 @@ class GpuWatch:
             resident: tuple[ResidentModel, ...] | None = await self._engines.resident_on_card()
         except BackendError:
             resident = None
+        card = as_card(reading, self._runtime.settings.gpu.reserve_gb)
         if moving is None and view.swaps_begun == begun_before:
-            self._shared.learn(reading, resident)
-        self._runtime.tracker.record_reading(reading, self._shared.foreign_mib)
+            self._shared.learn(card, resident)
+        self._runtime.tracker.record_reading(reading, self._shared.foreign_mib, card)
         if reading.temperature_c is not None:
             self._heat(reading.temperature_c)
         self._report()
@@ -117,7 +119,7 @@ class GpuWatch:
         elif not self._found and self._failures == 1:
             self._emit(GpuUnreadable(at=now, reason=error.reason, detail=error.message))
         self._runtime.tracker.record_no_reading()
-        self._shared = _Shared(self._engines.processes)
+        self._shared = _Shared(self._engines)
         if self._found:
             self._report()
 
@@ -135,12 +137,15 @@ class GpuWatch:
 
     def _report(self) -> None:
         sample = GpuSampled(
-            capacity_mib=self._shared.capacity_mib, foreign_mib=self._shared.foreign_mib or 0.0
+            capacity_mib=self._shared.capacity_mib,
+            foreign_mib=self._shared.foreign_mib or 0.0,
+            unified=self._shared.unified,
         )
         before = self._posted
         if (
             before is None
             or before.capacity_mib != sample.capacity_mib
+            or before.unified != sample.unified
             or abs(sample.foreign_mib - before.foreign_mib) >= NEWS_MIB
         ):
             self._posted = sample
@@ -154,25 +159,30 @@ class _Shared:
     listed, and its memory not free yet.
     """
 
-    def __init__(self, processes: re.Pattern[str]) -> None:
-        self._processes = processes
+    def __init__(self, engines: EngineTable) -> None:
+        self._engines = engines
         self.capacity_mib: float | None = None
         self.foreign_mib: float | None = None
+        self.unified = False
         self._before_mib: float | None = None
 
     def learn(self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> None:
         """Take in a reading and what the model server listed right after it; None where it did not
         answer.
         """
-        if not holds_models(reading, resident):
+        # a model server on this machine has no other memory than this
+        is_ours = reading.unified and self._engines.on_this_machine
+        if not (is_ours or holds_models(reading, resident)):
             self.capacity_mib = None
             self.foreign_mib = None
+            self.unified = False
             self._before_mib = None
             return
+        self.unified = reading.unified
         self.capacity_mib = (
             None if reading.total_mib is None else reading.total_mib - reading.reserved_mib
         )
-        foreign_mib = foreign_memory_mib(reading, resident, self._processes)
+        foreign_mib = foreign_memory_mib(reading, resident, self._engines.processes)
         if foreign_mib is None:
             return
         before_mib = self._before_mib
@@ -204,7 +214,8 @@ def foreign_memory_mib(
 
     What the model server uses is what its processes hold, where the driver lists and names them,
     else what it says itself: less than it really takes by some hundred MiB per model, which errs on
-    the safe side.
+    the safe side. Of unified memory they hold no more than all programs of the GPU do: pages of a
+    model's file do not count as used, whatever it says.
     """
     if reading.used_mib is None:
         return None
@@ -215,25 +226,27 @@ def foreign_memory_mib(
     # else the driver names none of them, or does not say what one holds (containers, WSL)
     if own and len(named) == len(own):
         return max(0.0, reading.used_mib - sum(named))
-    return (
-        None
-        if resident is None
-        else max(0.0, reading.used_mib - sum(model.vram_mib for model in resident))
-    )
+    if resident is None:
+        return None
+    own_mib = sum(model.vram_mib for model in resident)
+    if reading.gpu_used_mib is not None:
+        own_mib = min(own_mib, reading.gpu_used_mib)
+    return max(0.0, reading.used_mib - own_mib)
 
 
 def unclaimed_mib(reading: GpuReading, processes: re.Pattern[str]) -> float | None:
-    """Memory of the card that is in use, and not by a program that is named and is not the model
+    """Memory that is in use on the card, and not by a program that is named and is not the model
     server; None for unknown.
 
     What a load changes shows in it, and what other programs do does not, as far as the driver names
     them.
     """
-    if reading.used_mib is None:
+    used_mib = reading.on_gpu_mib
+    if used_mib is None:
         return None
     others = [
         process.used_mib or 0.0
         for process in reading.processes or ()
         if not processes.search(process.name)
     ]
-    return max(0.0, reading.used_mib - sum(others))
+    return max(0.0, used_mib - sum(others))

@@ -164,9 +164,13 @@ class Swapper:
         )
 
     def offloaded(self, model: str) -> bool:
-        """Part of the model was left in main memory when it was last loaded."""
+        """Part of the model was left in main memory when it was last loaded, where that is not the
+        GPU's own.
+        """
         loaded = self._loaded.get(model)
-        return loaded is not None and 0 < loaded.vram_mib < loaded.size_mib
+        if loaded is None or self._runtime.tracker.is_unified:
+            return False
+        return 0 < loaded.vram_mib < loaded.size_mib
 
     def context_tokens(self, model: str) -> int:
         """The context that the model was last loaded with, 0 where that is not known."""

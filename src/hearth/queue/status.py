@@ -133,12 +133,13 @@ def ended(of: FinishedRequest) -> JsonDict:
     return _identity(of.item) | {"model": of.model} | known
 
 
-def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[JsonDict]]:
+def models(runtime: Runtime, watch: BackendWatch) -> Callable[[], list[JsonDict]]:
     """What makes the list of all models that are installed, resident or configured, with what is
     known of them at this moment.
 
     It reads nothing that changes: for a long list, a thread makes it.
     """
+    view = runtime.view
     settings = view.settings
     home = view.home
     offloaded = watch.offloaded
@@ -150,8 +151,10 @@ def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[JsonDict]
     engine_of = watch.engine_of
     is_remote = watch.is_remote
     away = frozenset(view.away)
+    footprint_mib = runtime.tracker.footprint_mib
     in_memory = {
-        model.name: (round(model.vram_mib, 1), round(model.size_mib, 1)) for model in watch.resident
+        model.name: (round(footprint_mib(model), 1), round(model.size_mib, 1))
+        for model in watch.resident
     }
 
     def listed() -> list[JsonDict]:

@@ -174,11 +174,13 @@ class Drifted(OfDevice):
 @value
 class GpuSampled(OfDevice):
     """What the GPU reports of its memory: all that there is for models, None where unknown, and
-    what other programs hold of it.
+    what other programs hold of it. `unified`: it is main memory, so that what does not fit would go
+    into swap.
     """
 
     capacity_mib: float | None
     foreign_mib: float = 0.0
+    unified: bool = False
 
 
 @value

@@ -37,7 +37,7 @@ from tests.support.patience import WITHIN_S, until
 def meminfo(tmp_path):
     def say(mib: int):
         file = tmp_path / "meminfo"
-        file.write_text(f"MemTotal: 1 kB\nMemAvailable:   {mib * 1024} kB\n")
+        file.write_text(f"MemTotal: 9999999 kB\nMemAvailable:   {mib * 1024} kB\n")
         return file
 
     return say

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hearth.config.engines import RunSettings
 from hearth.engines.small_model.serving import MODULE
+from hearth.main_memory import MEMINFO, read_main_memory
 from hearth.types import frozen
 
 NAME = "smollm2:135m"
@@ -27,7 +28,6 @@ LEAST_FREE_MIB = 800
 """Its server takes 340 MiB after the first answer, and 128 MiB more for prompts; the rest is for
 others.
 """
-_MEMINFO = Path("/proc/meminfo")
 
 
 @frozen
@@ -39,7 +39,7 @@ class SmallModel:
 
 
 def find_small_model(
-    environ: Mapping[str, str] = os.environ, meminfo: Path = _MEMINFO
+    environ: Mapping[str, str] = os.environ, meminfo: Path = MEMINFO
 ) -> SmallModel:
     """Looks at the packages that are installed, and at the memory."""
     if environ.get(VARIABLE) == "off":
@@ -47,10 +47,11 @@ def find_small_model(
     weights = installed_weights()
     if weights is None:
         return SmallModel(why_not=f"no small model is installed ({HOW_TO_INSTALL})")
-    free_mib = available_mib(meminfo)
-    if free_mib is not None and free_mib < LEAST_FREE_MIB:
+    memory = read_main_memory(meminfo)
+    if memory is not None and memory.available_mib < LEAST_FREE_MIB:
         return SmallModel(
-            why_not=f"the small model needs {LEAST_FREE_MIB} MiB of memory, and {free_mib} are free"
+            why_not=f"the small model needs {LEAST_FREE_MIB} MiB of memory, and"
+            f" {memory.available_mib:.0f} are free"
         )
     return SmallModel(run=run_of(weights))
 
@@ -88,13 +89,3 @@ def _is_whole(package: str) -> bool:
         return distribution(package).read_text("RECORD") is not None
     except PackageNotFoundError:
         return False
-
-
-def available_mib(meminfo: Path = _MEMINFO) -> int | None:
-    """Memory that a program can still have; None where the system does not say."""
-    try:
-        lines = meminfo.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return None
-    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return found[0] // 1024 if found else None
