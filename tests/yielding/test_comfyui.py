@@ -20,6 +20,7 @@ from hearth.events import (
     GpuLeaseEnded,
     GpuLeaseTaken,
 )
+from hearth.execution.gpu_leases import Lease
 from hearth.types import DAY_S
 from hearth.yielding.comfyui import (
     CALM_S,
@@ -156,6 +157,42 @@ async def test_work_that_is_there_at_the_start_is_seen_at_the_first_look():
     async with house, house.comfyui:
         assert house.has_lease
         assert house.events.of(GpuLeaseTaken)[0].at == 0.0
+
+
+def kept_lease() -> Lease:
+    """As one that the process before had a minute ago, which may last half a minute more."""
+    return Lease(
+        id=LEASE_ID,
+        mib=None,
+        reason="ComfyUI: 1 job",
+        source="comfyui",
+        taken_by="",
+        taken_at=-60.0,
+        asked_at=0.0,
+        grace_s=5.0,
+        until=30.0,
+    )
+
+
+@in_virtual_time
+async def test_after_a_restart_of_hearth_the_lease_lasts_as_long_as_the_queue():
+    house = RenderHouse()
+    house.gateway.leases.restore(kept_lease())
+    house.comfyui.post(seconds=60.0)
+    async with house, house.comfyui:
+        await sleep_until(59.0)
+        assert (house.has_lease, len(house.taken)) == (True, 1)
+        await house.until_ended()
+        assert house.ends == ["released"]
+
+
+@in_virtual_time
+async def test_after_a_restart_of_hearth_memory_of_ended_jobs_is_freed():
+    house = RenderHouse()
+    house.gateway.leases.restore(kept_lease())
+    async with house, house.comfyui:
+        assert await house.until_ended() <= ENDS_AFTER_S + FREED_S
+        assert (house.ends, house.freed) == (["released"], 1)
 
 
 @in_render_house
