@@ -116,6 +116,7 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     (rejected(caller=""), "requests_rejected_total", "caller=unknown reason=rate_limited", 1),
     (interrupted(), "preemptions_total", "model=home:32b", 1),
     (interrupted(), "preempted_seconds_total", "model=home:32b", 1.0),
+    (sample(ev.ItemYielded, model="home:32b"), "yielded_total", "model=home:32b", 1),
     (sample(ev.ItemHeld, model="home:32b"), "held_streams_total", "model=home:32b", 1),
     (sample(ev.ItemProtected), "protected_total", "", 1),
     (sample(ev.ItemPromoted, band="normal"), "promotions_total", "band=normal", 1),

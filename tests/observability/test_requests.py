@@ -74,8 +74,10 @@ LIFE = [
     (of(ev.ItemInterrupted, 7.0), ("queue_wait", 7.0)),
     (of(ev.ItemDispatched, 8.0), ("first_byte", 8.0)),
     (of(ev.ItemResent, 9.0), ("queue_wait", 9.0)),
+    (of(ev.ItemDispatched, 9.1), ("first_byte", 9.1)),
+    (of(ev.ItemYielded, 9.2), ("queue_wait", 9.2)),
     (sample(ev.SwapStarted, at=9.5, to_model=MODEL), ("swap_wait", 9.5)),
-    (sample(ev.SwapFailed, at=9.7), ("queue_wait", 9.0)),
+    (sample(ev.SwapFailed, at=9.7), ("queue_wait", 9.2)),
 ]
 
 

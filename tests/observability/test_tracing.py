@@ -203,6 +203,16 @@ LIVES: dict[str, tuple[list[Event], list[str]]] = {
         [QUEUED, CALLED, end(2.0)],
         ["queue 0-0", "chat m 0-2", "  first byte 0-0.5"],
     ),
+    "an interruption for another program ends a call as well": (
+        [QUEUED, CALLED, about(ev.ItemYielded, 0.5), about(ItemDispatched, 1.5), end(3.5)],
+        [
+            "queue 0-0",
+            "chat m 0-0.5 outcome=yielded",
+            "queue 0.5-1.5",
+            "chat m 1.5-3.5",
+            "  first byte 1.5-2",
+        ],
+    ),
     "an interruption ends a call and begins a wait": (
         [
             QUEUED,

@@ -301,6 +301,21 @@ class Shell:
         self.at(self.now + seconds)
         return self.loaded()
 
+    def lease(
+        self,
+        gb: float | None = None,
+        *,
+        lease_id: str = "game",
+        grace_s: float = 5.0,
+        until: float | None = None,
+    ) -> list[str]:
+        """Another program is to have so much of the card, or all of it."""
+        mib = None if gb is None else gb * 1024.0
+        return self.tell(inputs.LeaseTaken(id=lease_id, mib=mib, grace_s=grace_s, until=until))
+
+    def lease_ended(self, lease_id: str = "game") -> list[str]:
+        return self.tell(inputs.LeaseEnded(id=lease_id))
+
     def drain(self) -> list[str]:
         return self.tell(inputs.Switched(what="draining", on=True))
 

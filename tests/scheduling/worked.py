@@ -271,6 +271,13 @@ _FACTS: dict[str, Callable[..., Input]] = {
     "unpin": lambda: inputs.ModelPinned(model=None),
     "want": lambda model: inputs.ModelOrdered(model=model, comes=True),
     "unwant": lambda model: inputs.ModelOrdered(model=model, comes=False),
+    "lease": lambda lease_id, gb="all", until="": inputs.LeaseTaken(
+        id=lease_id,
+        mib=None if gb == "all" else float(gb) * 1024.0,
+        grace_s=5.0,
+        until=float(until) if until else None,
+    ),
+    "lease_ends": lambda lease_id: inputs.LeaseEnded(id=lease_id),
     "yield": inputs.PreemptRequested,
     "tick": inputs.TimerFired,
     "task": lambda task, due_at: inputs.Scheduled(task_type=task, due_at=float(due_at)),

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from math import inf
 
 from hearth.scheduling.actions import Action, Dispatch, Fail, Load, Stop, Unload
+from hearth.scheduling.clearing import to_go
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.preemption import resumable
+from hearth.scheduling.preemption import has_way_on, resumable
 from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import BANDS, Entry
 from hearth.types import Band, Sequence
@@ -114,7 +115,25 @@ class DecisionChecker:
                 if isinstance(action, Dispatch)
             ]
         )
+        self._judge_leases()
         self._never_idle_beside_ready_work(now)
+
+    def _judge_leases(self) -> None:
+        """Whatever is over the room of the models is to go, and nothing else."""
+        residency = self.device.residency
+        marked = [each for each in residency.residents.values() if each.yields_at is not None]
+        room = residency.room_mib
+        if not self.device.leases.taken or room == inf or not self.device.swaps:
+            _require(not marked, "a model has to go for no lease")
+            return
+        staying = [
+            each
+            for each in residency.residents.values()
+            if each.may_go and each not in to_go(self.device)
+        ]
+        _require(room is not None, "leases do not know what is left")
+        used = sum(inf if each.reserved_mib is None else each.reserved_mib for each in staying)
+        _require(used <= (room or 0.0), f"{used:.0f} MiB stay in {room:.0f}")
 
     def _judge(self, action: Action) -> None:
         device = self.device
@@ -129,6 +148,7 @@ class DecisionChecker:
                 self._attempts[sequence] = attempt
                 _require(not device.listing.is_away(model), f"{model} is away and is sent work")
                 resident = device.residency.residents[model]
+                _require(resident.yields_at is None, f"{model} has to go and is sent work")
                 _require(
                     len(resident.running) <= gateway.settings.parallel(model),
                     f"{model} runs more than it has slots",
@@ -144,7 +164,7 @@ class DecisionChecker:
                     not device.residency.residents[model].running,
                     f"{model} is unloaded under running work",
                 )
-                if model == device.pinned and why != "reload":
+                if model == device.pinned and why not in {"reload", "lease"}:
                     needs_room = any(
                         entry.band <= Band.BACKGROUND and entry.wanted_model != model
                         for entry in gateway.waiting.all_entries()
@@ -162,6 +182,9 @@ class DecisionChecker:
         )
         if action.how == "abort":
             return
+        if entry.for_lease:
+            self._judge_yielding(action, entry)
+            return
         _require(entry.external, f"internal item {action.sequence} has to yield")
         priced = self.gateway.settings.scheduling.preemption == "priced"
         goes_on = "continued" in entry.item.ways and resumable(self.gateway, entry)
@@ -176,10 +199,24 @@ class DecisionChecker:
                 unnoticed, f"item {action.sequence} is preempted though its caller has seen bytes"
             )
 
+    def _judge_yielding(self, action: Stop, entry: Entry) -> None:
+        resident = self.device.residency.residents[entry.model or ""]
+        _require(resident.yields_at is not None, f"{resident.model} stays and is stopped")
+        _require(
+            (action.how == "cut") == (entry.forwarded and not has_way_on(entry)),
+            f"item {action.sequence} could go on and is cut, or cannot and is not",
+        )
+
     def _judge_load(self, model: str) -> None:
         residency = self.device.residency
         if self.device.listing.is_off_card(model):
             return
+        if self.device.leases.taken:
+            _require(not to_go(self.device), f"{model} is loaded before leases have their memory")
+            _require(
+                not residency.is_leased(residency.residents[model].reserved_mib),
+                f"{model} is loaded into leased room",
+            )
         others = [
             resident
             for name, resident in residency.residents.items()
@@ -234,7 +271,9 @@ class DecisionChecker:
         able = {
             entry.item.model
             for entry in gateway.waiting.all_entries()
-            if not (gateway.paused and entry.external) and device.can_serve(entry.wanted_model)
+            if not (gateway.paused and entry.external)
+            and device.can_serve(entry.wanted_model)
+            and not device.is_barred_to(entry)
         }
         if (
             not able
@@ -265,7 +304,7 @@ class DecisionChecker:
             entry
             for band in BANDS
             for entry in gateway.waiting.heads(band)
-            if device.can_serve(entry.wanted_model)
+            if device.can_serve(entry.wanted_model) and not device.is_barred_to(entry)
         ]
         internal = any(not entry.external for entry in heads)
         if pinned not in device.residency.residents or internal:

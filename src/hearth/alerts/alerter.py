@@ -48,6 +48,7 @@ from hearth.events import (
     ItemLost,
     ItemQueued,
     ItemResent,
+    ItemYielded,
     LoopLagged,
     RequestRejected,
     SwapCompleted,
@@ -60,7 +61,7 @@ from hearth.types import Sequence as SequenceNumber
 MAX_KEYS = 1000
 """Types times callers that are remembered; beyond it, what was quiet for longest is forgotten."""
 MAX_CALLERS = 1000
-_BEGINS_TO_WAIT = (ItemQueued, ItemInterrupted, ItemResent, ItemBrokenOff)
+_BEGINS_TO_WAIT = (ItemQueued, ItemInterrupted, ItemYielded, ItemResent, ItemBrokenOff)
 REFUSALS_WITHIN_S = 300.0
 CHECK_EVERY_S = 60.0
 """Between looks at whether swapping is back within its limits; nothing but time ends such a

@@ -95,6 +95,15 @@ class ItemInterrupted(ItemEvent):
     ran_s: float
 
 
+class ItemYielded(ItemEvent):
+    """Interrupted since another program has the GPU's memory; first in its queue again, and not
+    counted as an interruption. Fields: `attempt`; `ran_s`: how long the attempt ran.
+    """
+
+    attempt: int
+    ran_s: float
+
+
 class ItemBrokenOff(ItemEvent, level=WARNING):
     """The model server died within a stream, which waits first in its lane to go on where it
     stopped; twice at most. Fields: `attempt`; `reason`; `ran_s`: how long the attempt ran.

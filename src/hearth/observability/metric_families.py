@@ -34,6 +34,7 @@ from hearth.events import (
     ItemQueued,
     ItemResent,
     ItemResumed,
+    ItemYielded,
     JobEnded,
     JobQueued,
     LoadCut,
@@ -273,6 +274,7 @@ _ALL = (
         on=ItemInterrupted,
         by="ran_s",
     ),
+    _counter("hearth_yielded_total", "Interruptions for other programs.", "model", on=ItemYielded),
     _counter(
         "hearth_protected_total",
         "Requests that have reached queue.max_interrupt_count.",

@@ -35,6 +35,7 @@ from hearth.events import (
     ItemResent,
     ItemResumed,
     ItemStreaming,
+    ItemYielded,
     LoadCut,
     RequestRejected,
     ResidencyDrifted,
@@ -179,6 +180,7 @@ class RequestTracker(HandlingSink):
             ItemDispatched: self._on_dispatched,
             ItemStreaming: self._on_streaming,
             ItemInterrupted: self._on_back_in_line,
+            ItemYielded: self._on_back_in_line,
             ItemResent: self._on_back_in_line,
             ItemBrokenOff: self._on_back_in_line,
             **dict.fromkeys(
@@ -216,7 +218,9 @@ class RequestTracker(HandlingSink):
             request.steps.append(event)
             self._move(request, "backend", event.at)
 
-    def _on_back_in_line(self, event: ItemInterrupted | ItemResent | ItemBrokenOff) -> None:
+    def _on_back_in_line(
+        self, event: ItemInterrupted | ItemYielded | ItemResent | ItemBrokenOff
+    ) -> None:
         request = self._requests.get(event.sequence)
         if request is not None:
             if request.first_steps:

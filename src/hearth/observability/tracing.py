@@ -40,6 +40,7 @@ from hearth.events import (
     ItemResent,
     ItemResumed,
     ItemStreaming,
+    ItemYielded,
     SwapFailed,
     SwapStarted,
     TelemetryFailed,
@@ -267,8 +268,8 @@ class _Trace:
         if isinstance(step, ItemDispatched):
             self._wait(step.at, step.model)
             self._call = _ModelCall(self._begin_call(step), step.at)
-        elif isinstance(step, ItemInterrupted | ItemResent | ItemBrokenOff):
-            reason = "" if isinstance(step, ItemInterrupted) else step.reason
+        elif isinstance(step, ItemInterrupted | ItemYielded | ItemResent | ItemBrokenOff):
+            reason = step.reason if isinstance(step, ItemResent | ItemBrokenOff) else ""
             self._end_call(step.at, reason, {"hearth.outcome": _ENDS_OF_CALLS[type(step)]})
             self._waited_from = step.at
             self._position = 0
@@ -358,6 +359,7 @@ _SHOWN_FIELDS = (
 )
 _ENDS_OF_CALLS: Mapping[type[ItemEvent], str] = {
     ItemInterrupted: "interrupted",
+    ItemYielded: "yielded",
     ItemResent: "resent",
     ItemBrokenOff: "broken_off",
 }

@@ -33,6 +33,7 @@ from hearth.events import (
     ItemPromoted,
     ItemProtected,
     ItemResumed,
+    ItemYielded,
     LoadCut,
     LoadCuttingStopped,
     ModelHeld,
@@ -286,7 +287,10 @@ class Effects:
     def _requeue(self, work: ActiveRequest, action: Requeue, now: float) -> None:
         ran_s = self._ran_s(work, now)
         attempt = work.attempt
-        if count := action.interrupts:
+        if action.for_lease:
+            yielded = ItemYielded(at=now, attempt=attempt.number, ran_s=ran_s, **work.identity)
+            self._registry.emit(work, yielded)
+        elif count := action.interrupts:
             interrupted = ItemInterrupted(
                 at=now, attempt=attempt.number, interrupt_count=count, ran_s=ran_s, **work.identity
             )

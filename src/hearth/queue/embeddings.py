@@ -46,6 +46,7 @@ from hearth.events import (
     ItemPromoted,
     ItemProtected,
     ItemResent,
+    ItemYielded,
 )
 from hearth.events.handling import HandlingSink
 from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Submission, Ticket
@@ -324,8 +325,10 @@ class EmbeddingBatcher(HandlingSink):
         if isinstance(event, ItemDispatched):
             work.begin_attempt(work.attempt.number + 1, event.model or "", event.at)
             self._registry.dispatched(work, event.at)
-        elif isinstance(event, ItemInterrupted | ItemProtected | ItemResent | ItemPromoted):
-            if isinstance(event, ItemInterrupted | ItemResent):
+        elif isinstance(
+            event, ItemInterrupted | ItemYielded | ItemProtected | ItemResent | ItemPromoted
+        ):
+            if isinstance(event, ItemInterrupted | ItemYielded | ItemResent):
                 work.back_in_line(work.interrupts + isinstance(event, ItemInterrupted))
             # The event tells of the shared call; a member may have been in others before, so its
             # own counts take the place of those of the call, in the events that have them.

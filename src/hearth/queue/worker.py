@@ -117,7 +117,8 @@ class LLMQueueWorker:
             self.admission.check_depth(item.lane, item.caller, item.user, model)
         view = self.runtime.view
         now = self._clock.monotonic()
-        if new.item.model is None and view.home is None and not view.has_near:
+        is_homeless = new.item.model is None and view.home is None and not view.has_near
+        if is_homeless and not view.is_barred((None,)):
             raise BadRequest(
                 "name a model: none is loaded, and gpu.home_model is not set or not installed"
             )

@@ -112,11 +112,12 @@ class Stop:
 @value
 class Requeue:
     """Write down that the attempt is over and the item waits again: interrupted for the n-th time,
-    or unseen by its caller (0).
+    unseen by its caller (0), or stopped for another program (`for_lease`), which does not count.
     """
 
     sequence: Sequence
     interrupts: int = 0
+    for_lease: bool = False
     broke_off: bool = False  # the model server died within its stream, which goes on
     protected: bool = False  # it will not be interrupted any more
 

@@ -18,8 +18,9 @@ Models of an elastic engine are no part of rules 2 to 6 as long as there is anot
 where they would begin sooner than the model that these rules choose, and where an entry would have
 waited longer for that one than the owner allows (`ModelsListed.spills`).
 
-Models that are not installed, are too large, or have failed to load a short while ago, and those
-whose model server does not answer, are left out as long as there is another. An entry whose caller
+Models that are not installed, are too large, or have failed to load a short while ago, those whose
+model server does not answer, and those whose memory other programs have, are left out as long as
+there is another. An entry whose caller
 has seen a part of its answer stays bound (`GatewayState.enqueue`).
 """
 
@@ -139,6 +140,9 @@ class Binding:
     def _sifted(self, choices: tuple[str, ...], task_type: str | None) -> tuple[str, ...]:
         """Those that can be loaded; of these the ones that did not fail, if there are any."""
         there = self._loadable(choices, task_type)
+        if self._device.leases.taken:
+            barred = [each for each in there if self._device.is_barred(each, task_type)]
+            there = [each for each in there if each not in barred] or there
         trusted = [model for model in there if self._is_trusted(model)]
         not_before = self._device.not_before
         ready = [model for model in trusted if not_before.get(model, -inf) <= self._now]

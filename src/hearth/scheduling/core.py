@@ -5,8 +5,9 @@
 1. take the fact into the state (a late report about an attempt that is over is ignored; a fact that
    cannot change what was decided before ends the decision here);
 2. give up what has waited too long, raise what has waited long;
-3. bind what several models may serve (`aliases`), stop what must yield, start the best item per
-   free slot, swap where that is due (`placement`);
+3. bind what several models may serve (`aliases`), free what other programs are to have
+   (`clearing`), stop what must yield, start the best item per free slot, swap where that is due
+   (`placement`);
 4. go home when there is nothing else to do (`home`);
 5. re-arm the one timer. Each decision does, so a lost or early one cannot leave an item behind.
 
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop
 from typing import TYPE_CHECKING
 
+from hearth.scheduling import clearing
 from hearth.scheduling.actions import Action, Promote, Refusal, WakeAt
 from hearth.scheduling.aliases import bind_waiting
 from hearth.scheduling.estimates import Arrivals, Estimates
@@ -102,6 +104,8 @@ class Scheduler:
         if actions is None:
             return []
         gateway.next_wake_at = None
+        if device.leases.taken:
+            clearing.mark(device, now)
         if kind is TimerFired:
             self._armed_at = None
         is_unanswered = device.down_since is not None or bool(device.listing.away)
@@ -117,7 +121,7 @@ class Scheduler:
         if device.starts_nothing:
             device.idle_since = None
         else:
-            actions += [] if device.has_near else self._homeless()
+            actions += [] if device.has_near or device.leases.taken else self._homeless()
             actions += self._placed(now)
         arrange(device)
         return self._armed(actions, now)
@@ -130,13 +134,15 @@ class Scheduler:
         if self.gateway.waiting.unbound:
             bind_waiting(device, now)
             arrange(device)
+        actions = clearing.given_up(device, now) if device.leases.taken else []
         placement = Placement(device, now)
+        placement.clear_for_leases()
         if device.at_rest:
             restore(device, placement, now)
             preload(device, placement, now)
         else:
             device.idle_since = None
-        return placement.run()
+        return actions + placement.run()
 
     def _due(
         self, heap: Deadlines, applies: Callable[[Entry, float], bool], now: float

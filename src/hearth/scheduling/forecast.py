@@ -12,6 +12,7 @@ import heapq
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
+from math import inf
 
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Stop, Unload, WakeAt
@@ -89,10 +90,18 @@ class ForecastView:
     def _first(self, limit: int) -> list[Entry]:
         """The first entries of those that may start."""
         waiting = self._gateway.waiting
-        if self._device.listing.is_plain:
+        if self._device.is_plain:
             return waiting.first(limit)
-        able = (each for each in waiting.in_order() if self._device.can_serve(each.wanted_model))
+        able = (each for each in waiting.in_order() if self._may_start(each.wanted_model, inf))
         return list(islice(able, limit))
+
+    def _may_start(self, model: str | None, by: float) -> bool:
+        """Its engine answers, and no lease that is not known to end by then keeps it out."""
+        device = self._device
+        if device.can_serve(model):
+            return True
+        until = device.leases.until
+        return until is not None and until < by and device.is_barred_to_all(model)
 
     def wait_bound_s(self, item: QueueItem, expected_s: float, now: float) -> float:
         """Seconds within which 90 % of such items start, 0 where it is expected to start at once.
@@ -125,11 +134,12 @@ class ForecastView:
         return overdue_s
 
     def answers_for(self, item: QueueItem) -> bool:
-        """Does a model server answer that could serve this item?"""
+        """Does a model server answer that could serve this item, and has it the memory in time?"""
         device = self._device
         if device.down_since is not None:
             return False
-        return device.listing.is_plain or device.can_serve(self.waits_for(item))
+        given_up_at = item.arrived_at + self._gateway.settings.gpu.yielding.hold_s
+        return device.is_plain or self._may_start(self.waits_for(item), given_up_at)
 
     def is_paused(self, lane: Lane) -> bool:
         """Does the work of this lane wait until the owner resumes it?"""
@@ -268,6 +278,9 @@ class _Shadow:
             self._gateway.waiting.add(twin)
             self._gateway.expect_promotion(twin)
         self._expect_swap()
+        for lease in device.leases.taken.values():
+            if lease.until is not None:
+                self._at(max(now, lease.until), inputs.LeaseEnded(id=lease.id))
         self.report(inputs.TimerFired(), now)
 
     def _expect_ends(self, resident: Resident) -> None:

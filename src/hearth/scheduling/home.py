@@ -68,7 +68,8 @@ def restore(device: DeviceState, placement: Placement, now: float) -> None:
     """
     if device.idle_since is None:
         device.idle_since = now
-        device.idle_with = tuple(sorted(device.residency.residents))
+        there = tuple(sorted(device.residency.residents))
+        device.idle_with = None if device.leases.taken else there
     home = device.comes_back
     if home is None or not _may_load(device, home) or device.home_failures >= MAX_RESTORES:
         return

@@ -16,7 +16,8 @@
    overload into nothing but swapping.
 6. What a program asks for beside its user's turns begins no swap while other external work waits
    for a hold to end: the load would still be under way then.
-7. The pinned model is reserved before any external band; while the owner has external work paused,
+7. Leases of other programs go before all of this (`scheduling.clearing`).
+8. The pinned model is reserved before any external band; while the owner has external work paused,
    these bands are left out. The owner's own loads and unloads come last.
 
 Into the free slots of a model go rounds of its line (`scheduling.rounds`).
@@ -27,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
-from hearth.scheduling import fair_turns, sharing
+from hearth.scheduling import clearing, fair_turns, sharing
 from hearth.scheduling.actions import (
     Action,
     Cut,
@@ -39,7 +40,7 @@ from hearth.scheduling.actions import (
     Unload,
 )
 from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
-from hearth.scheduling.preemption import protected, yield_memory, yield_slots
+from hearth.scheduling.preemption import protected, yield_card, yield_memory, yield_slots
 from hearth.scheduling.residency import Evictions, Resident
 from hearth.scheduling.rounds import is_reading, next_round
 from hearth.scheduling.slots import taker
@@ -89,13 +90,35 @@ class Placement:
         self._hold_now: ModelHold | None = None
         self._least_mib: float | None = None  # see `_may_come`
 
+    def clear_for_leases(self) -> None:
+        """Free what other programs are to have, before anything else (`clearing`)."""
+        device = self._device
+        to_go = clearing.to_go(device)
+        if not to_go:
+            return
+        self._room_wanted = True
+        going = [each for each in to_go if each.yields_at is not None]
+        for resident in going:
+            self._actions += yield_card(self._gateway, resident, self._now)
+        idle = tuple(
+            each.model
+            for each in going
+            if each.phase == "ready" and not each.running and not self._left_alone(each.model)
+        )
+        loading = device.residency.loading
+        if loading is not None:
+            if (idle or self._residents[loading] in going) and device.has_cuts(loading):
+                self._end_load(loading)
+        elif idle and device.residency.swap is None:
+            self._unload(idle[0], idle, "lease")
+
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
         device = self._device
         gateway = self._gateway
         if device.cleared_for is not None:
             model = device.cleared_for[0]
-            if not (gateway.waits_for(model) and device.loads(model)):
+            if not (gateway.waits_for(model) and device.contends(model)):
                 device.cleared_for = None
         self._unsettled = [
             resident for resident in self._residents.values() if not resident.settled
@@ -192,6 +215,10 @@ class Placement:
             return
         if not all(waiter.outranks(entry) for entry in waiting):
             return
+        self._end_load(model)
+
+    def _end_load(self, model: str) -> None:
+        device = self._device
         device.residency.begin_cut(model, self._now)
         self._actions.append(Cut(device=device.id, model=model))
 
@@ -293,7 +320,7 @@ class Placement:
         """Serve line by line, until each is empty or has to wait."""
         self._claim_unsettled(band)
         models = list(lines)  # of the lines that are still to be served
-        if not self._device.listing.is_plain:
+        if not self._device.is_plain:
             models = self._serve_beside(band, lines)
         self._candidates = None
         while models := self._servable(band, models):

@@ -13,6 +13,8 @@
    no more than what the waiting item is spared, weighed by its band. Otherwise it finishes first,
    but the item waits no longer than `preempt_restart_bound_s` for that. What does not pay at
    first never does later: the loss grows and the gain shrinks. So only the bound needs a timer.
+
+None of this keeps anything from yielding to a lease of another program (`yield_card`).
 """
 
 from __future__ import annotations
@@ -54,7 +56,12 @@ def interruptible(gateway: GatewayState, entry: Entry) -> bool:
 def resumable(gateway: GatewayState, entry: Entry) -> bool:
     """Could a stream of this entry go on after an interruption?"""
     finishing = gateway.settings.scheduling.started_streams == "finish"
-    return not finishing and bool(entry.item.ways) and not entry.unresumable
+    return not finishing and has_way_on(entry)
+
+
+def has_way_on(entry: Entry) -> bool:
+    """The same, whatever the owner prefers."""
+    return bool(entry.item.ways) and not entry.unresumable
 
 
 def protected(gateway: GatewayState, entry: Entry) -> bool:
@@ -101,7 +108,9 @@ def yield_slots(
             (victims if _yields_to(device, entry, waiter, now) else others).append(entry)
     # the last to start has done the least
     victims.sort(key=lambda entry: (entry.dispatched_at, entry.item.sequence), reverse=True)
-    actions = [_stop(gateway, entry) for entry in victims[: max(0, missing)]]
+    actions = [
+        _stop(entry, cut=not interruptible(gateway, entry)) for entry in victims[: max(0, missing)]
+    ]
     if missing > len(victims):
         actions += _holds(gateway, waiter, others)
     return actions
@@ -119,8 +128,25 @@ def yield_memory(
     staying = [entry for entry in running if not _leaving(gateway, entry, now)]
     yielding = [entry for entry in staying if _yields_to(device, entry, waiter, now)]
     if len(yielding) == len(staying):
-        return [_stop(gateway, entry) for entry in staying]
+        return [_stop(entry, cut=not interruptible(gateway, entry)) for entry in staying]
     return _holds(gateway, waiter, [entry for entry in staying if entry not in yielding])
+
+
+def yield_card(gateway: GatewayState, resident: Resident, now: float) -> list[Action]:
+    """Stop what runs on a model that has to go for a lease, once that is due; asks to be woken
+    then.
+
+    Whoever can go on afterwards does so.
+    """
+    running = [entry for entry in resident.running.values() if entry.place == "running"]
+    if not running or resident.yields_at is None:
+        return []
+    if now < resident.yields_at:
+        gateway.wake_at(resident.yields_at)
+        return []
+    for entry in running:
+        entry.for_lease = True
+    return [_stop(entry, cut=entry.forwarded and not has_way_on(entry)) for entry in running]
 
 
 def _may_interrupt(gateway: GatewayState, waiter: Entry, running: Iterable[Entry]) -> bool:
@@ -213,8 +239,8 @@ def _leaving(gateway: GatewayState, entry: Entry, now: float) -> bool:
     return False
 
 
-def _stop(gateway: GatewayState, entry: Entry) -> Action:
-    entry.cut = not interruptible(gateway, entry)
+def _stop(entry: Entry, *, cut: bool) -> Action:
+    entry.cut = cut
     entry.place = "stopping"
     return Stop(
         sequence=entry.item.sequence, attempt=entry.attempts, how="cut" if entry.cut else "preempt"

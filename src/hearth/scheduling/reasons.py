@@ -26,6 +26,8 @@ def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa:
         return {"kind": "handing_over"}
     if entry.external and gateway.paused:
         return {"kind": "paused"}
+    if _is_kept_out(device, entry):
+        return {"kind": "lease", "model": entry.wanted_model, "until": device.leases.until}
     # it could still run when an announced internal task is due
     held = device.held_for(entry, now)
     if held is not None:
@@ -35,6 +37,13 @@ def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa:
     if entry.wanted_model is None:
         return _of_any_model(device)
     return _of_model(device, entry, entry.wanted_model, now)
+
+
+def _is_kept_out(device: DeviceState, entry: Entry) -> bool:
+    """Do other programs have the memory of its model, or are they about to?"""
+    resident = device.residency.residents.get(entry.wanted_model or "")
+    must_go = resident is not None and resident.yields_at is not None
+    return must_go or device.is_barred_to(entry)
 
 
 def _of_any_model(device: DeviceState) -> Reason:

@@ -13,7 +13,7 @@ takes none. Neither is ever among what has to go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import field, replace
 from itertools import combinations, islice
@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Literal
 from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
+from hearth.scheduling.inputs import LeaseTaken
+from hearth.scheduling.leases import Leases
 from hearth.scheduling.listing import Listing
 from hearth.scheduling.waiting import Entry, WaitingRoom
 from hearth.scheduling.warm import PromptCaches
@@ -66,6 +68,8 @@ class Resident:
     may_go: bool = True  # for others: that frees memory of the card, and its engine would do it
     # requests that have ended since slots were taken away, or the last one was given back
     taken: int = 0
+    # until when what runs on it may go on, where it has to go for a lease; else None
+    yields_at: float | None = None
     # the first time that its engine took no more since it last answered; None where it takes more
     refused_at: float | None = None
     running: dict[Sequence, Entry] = field(default_factory=dict)
@@ -81,12 +85,14 @@ class Resident:
     @property
     def is_leaving(self) -> bool:
         """It is on its way out, or will be."""
-        return self.suspect or self.is_away or self.phase in {"cutting", "unloading"}
+        must_go = self.suspect or self.is_away or self.yields_at is not None
+        return must_go or self.phase in {"cutting", "unloading"}
 
     @property
     def serves(self) -> bool:
         """It can be sent work."""
-        return self.phase == "ready" and not (self.suspect or self.is_away)
+        must_go = self.suspect or self.is_away or self.yields_at is not None
+        return self.phase == "ready" and not must_go
 
 
 @entity
@@ -119,6 +125,7 @@ class Residency:
     ) -> None:
         self.residents: dict[str, Resident] = {}
         self.listing = listing
+        self.leases = Leases()
         self.caches = PromptCaches(
             self.residents,
             estimates,
@@ -136,6 +143,7 @@ class Residency:
         self._learned_mib: dict[str, float] = {}
         self._alone: set[str] = set()
         self._sampled_mib: float | None = None
+        self._last_mib: float | None = None  # of the card, when that was last known
         self._foreign_mib = 0.0
 
     def copied(self, estimates: Estimates, waiting: WaitingRoom) -> Residency:
@@ -143,6 +151,7 @@ class Residency:
         twin = copy(self)
         twin._estimates = estimates  # noqa: SLF001 - of its own class
         twin._uses = dict(self._uses)  # noqa: SLF001 - of its own class
+        twin.leases = self.leases.copied()
         twin.swap = None if self.swap is None else replace(self.swap)
         twin.residents = {model: each.copied() for model, each in self.residents.items()}
         twin.caches = self.caches.copied(twin.residents, estimates, waiting)
@@ -194,6 +203,12 @@ class Residency:
         """Remember what the GPU reports of its size, and what others hold of it."""
         self._sampled_mib = capacity_mib
         self._foreign_mib = max(0.0, foreign_mib)
+        if capacity_mib is not None:
+            self._last_mib = capacity_mib
+            self.leases.base_mib = min(self.leases.base_mib, self._foreign_mib)
+
+    def take_lease(self, lease: LeaseTaken) -> None:
+        self.leases.take(lease, self._foreign_mib)
 
     @property
     def capacity_mib(self) -> float | None:
@@ -208,14 +223,29 @@ class Residency:
     @property
     def room_mib(self) -> float | None:
         """VRAM that the reservations of what may go have to fit: the capacity without what stays,
-        and what other programs hold of it now; None for unknown.
+        and what other programs hold of it now or are to have; None for unknown.
         """
         capacity = self.capacity_mib
+        others_mib = self._foreign_mib
+        if self.leases.taken:
+            # A card that cannot be read for a while keeps its size. Where that was never known,
+            # nothing can be reckoned, and nothing stays.
+            capacity = self._last_mib if capacity is None else capacity
+            others_mib = max(others_mib, self.leases.others_mib)
+            if capacity is None or others_mib == inf:
+                return 0.0
         if capacity is None:
             return None
         if not self.listing.is_plain:
             capacity -= self.held_mib()
-        return max(0.0, capacity - self._foreign_mib)
+        return max(0.0, capacity - others_mib)
+
+    def is_leased(self, need_mib: float | None) -> bool:
+        """Do leases take the room that a model of this need (None: unknown) would have?"""
+        if not self.leases.taken:
+            return False
+        room = self.room_mib or 0.0
+        return room != inf and (need_mib is None or need_mib > room)
 
     def held_mib(self) -> float:
         """Reserved for what may not go."""
@@ -224,7 +254,7 @@ class Residency:
             for each in self.residents.values()
             if not each.may_go and (each.running or not each.is_away)
         ]
-        return _freed_mib(held)
+        return freed_mib(held)
 
     def need_mib(self, model: str, task_type: str | None = None) -> float | None:
         """VRAM to reserve for a model: the task's budget, else as configured, else as learned from
@@ -295,9 +325,9 @@ class Residency:
         staying = [each for each in going if each.model in keep]
         if not staying:
             return True
-        if room is None or _any_unknown(going):
+        if room is None or any_unknown(going):
             return False
-        return least_mib <= room - _freed_mib(staying)
+        return least_mib <= room - freed_mib(staying)
 
     def eviction_for(
         self, model: str, keep: Iterable[str], task_type: str | None = None
@@ -502,6 +532,9 @@ class Residency:
         """The swap has made room once nothing is unloading any more."""
         if self.swap is not None and not self.unloading:
             self._cleared_s += now - self.swap.started_at
+            if self.swap.why == "lease":  # no load comes in the place of what went
+                self._vacated = ()
+                self._cleared_s = 0.0
             self.swap = None
 
 
@@ -517,7 +550,7 @@ class Evictions:
         self._keep = frozenset(keep)
         self._found: dict[float | None, tuple[str, ...] | None] = {}
         self._reread_s: dict[tuple[str, ...], float] = {}
-        self._choices: _Choices | None = None
+        self._choices: Choices | None = None
 
     def reread_s(self, evicts: tuple[str, ...], now: float) -> float:
         """Expected seconds of reading again what goes with these."""
@@ -547,28 +580,41 @@ class Evictions:
             return ()
         others = [each for each in residents.values() if each.may_go and each.model != model]
         leaving = [resident for resident in others if resident.model not in self._keep]
-        if room is None or need is None or need > room or _any_unknown(others):
-            # Nothing can be reckoned, so it comes when it is alone.
-            all_may_go = len(leaving) == len(others)
+        if room is None or need is None or need > room or any_unknown(others):
+            # Nothing can be reckoned, so it comes when it is alone; where leases take its room, not
+            # even then.
+            all_may_go = len(leaving) == len(others) and not residency.is_leased(need)
             return tuple(sorted([each.model for each in leaving])) if all_may_go else None
-        missing = need - (room - _freed_mib(others))
+        missing = need - (room - freed_mib(others))
         if missing <= 0:
             return ()
         if len(leaving) < 2:  # as nearly always: nothing to choose from
-            return (leaving[0].model,) if _freed_mib(leaving) >= missing else None
+            return (leaving[0].model,) if freed_mib(leaving) >= missing else None
         # The sets that are kept are of all that may go; those for a model that is in memory are
         # without itself.
         if model in residents:
-            return _Choices(residency, leaving).fewest(missing)
+            return Choices(residency, leaving).fewest(missing)
         if self._choices is None:
-            self._choices = _Choices(residency, leaving)
+            self._choices = Choices(residency, leaving)
         return self._choices.fewest(missing)
 
 
-class _Choices:
-    """The sets of these residents that may go."""
+def _is_busy(resident: Resident) -> int:
+    return bool(resident.running)
 
-    def __init__(self, residency: Residency, leaving: list[Resident]) -> None:
+
+class Choices:
+    """The sets of these residents that may go. `rank`: of sets of a size, those with the lowest sum
+    of it go first.
+    """
+
+    def __init__(
+        self,
+        residency: Residency,
+        leaving: list[Resident],
+        rank: Callable[[Resident], int] = _is_busy,
+    ) -> None:
+        self._rank = {each.model: rank(each) for each in leaving}
         latest = max(resident.last_used_at for resident in leaving)
         self._missed_s = {each.model: residency.missed_s(each.model, latest) for each in leaving}
         # what is missed least comes first, so that the first sets of a size are the best
@@ -581,14 +627,14 @@ class _Choices:
     def fewest(self, missing_mib: float) -> tuple[str, ...] | None:
         """The set with the fewest members that frees enough.
 
-        Among equals those of idle ones, then the least missed, then the least recently used.
+        Among equals those of the lowest rank, then the least missed, then the least recently used.
         """
         # No set is smaller than that of the largest, and if all of them are not enough, none is.
         largest = next(
             (
                 self._largest[:size]
                 for size in range(1, len(self._largest) + 1)
-                if _freed_mib(self._largest[:size]) >= missing_mib
+                if freed_mib(self._largest[:size]) >= missing_mib
             ),
             None,
         )
@@ -600,17 +646,17 @@ class _Choices:
             # those that are missed alike.
             sets = islice(combinations(self._order, size), MAX_SETS)
             self._by_size[size] = sorted(sets, key=self._missed)
-        enough = (each for each in self._by_size[size] if _freed_mib(each) >= missing_mib)
+        enough = (each for each in self._by_size[size] if freed_mib(each) >= missing_mib)
         return tuple([resident.model for resident in next(enough, largest)])
 
     def _missed(self, leaving: Iterable[Resident]) -> tuple[int, float]:
-        running = sum(bool(resident.running) for resident in leaving)
-        return running, sum(self._missed_s[resident.model] for resident in leaving)
+        rank = sum(self._rank[resident.model] for resident in leaving)
+        return rank, sum(self._missed_s[resident.model] for resident in leaving)
 
 
-def _freed_mib(residents: Iterable[Resident]) -> float:
+def freed_mib(residents: Iterable[Resident]) -> float:
     return sum(resident.reserved_mib or 0.0 for resident in residents)
 
 
-def _any_unknown(residents: Iterable[Resident]) -> bool:
+def any_unknown(residents: Iterable[Resident]) -> bool:
     return any(resident.reserved_mib is None for resident in residents)

@@ -218,7 +218,7 @@ def _loss(
 def _waiting_for_room(device: DeviceState) -> int:
     """n of rule 1, at least 1."""
     residents = device.residency.residents
-    is_plain = device.listing.is_plain
+    is_plain = device.is_plain
     waiting = [
         len(line)
         for lines in _external_lines(device.gateway)
@@ -259,7 +259,7 @@ def _needs_swap(device: DeviceState) -> bool:
     if residency.swap is not None:
         return True
     residents = residency.residents
-    is_plain = device.listing.is_plain
+    is_plain = device.is_plain
     return any(
         model not in residents and (is_plain or device.can_serve(model))
         for lines in _external_lines(device.gateway)
@@ -358,7 +358,7 @@ def _in_need(device: DeviceState, now: float) -> Iterator[tuple[Entry, tuple[str
             yield from ((line[0], rivals) for line in lines)
         return
     residents = residency.residents
-    is_plain = device.listing.is_plain
+    is_plain = device.is_plain
     lines = [
         line
         for each in _external_lines(device.gateway)
@@ -385,7 +385,7 @@ def _rivals(device: DeviceState) -> tuple[str, ...]:
         for name in lines
         if name is not None
     ]
-    is_plain = device.listing.is_plain
+    is_plain = device.is_plain
     absent = [
         name
         for name in waiting

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
 from hearth.scheduling.estimates import Arrivals, Estimates
-from hearth.scheduling.inputs import MAX_CUT_FAILURES, LeaseTaken
+from hearth.scheduling.inputs import MAX_CUT_FAILURES
+from hearth.scheduling.leases import Leases
 from hearth.scheduling.listing import Listing
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.waiting import BANDS, NEVER, Entry, Since, WaitingRoom
@@ -163,7 +164,9 @@ class GatewayState:
         entry.model = None
         if entry.forwarded:  # its caller has a part of what this model writes
             entry.choices = ()
+            entry.has_begun = True
         entry.forwarded = False
+        entry.for_lease = False
         entry.first_byte_at = None
         entry.cost_s = 0.0
         self.waiting.add(entry)
@@ -244,8 +247,6 @@ class DeviceState:
     left_alone: dict[str, float] = field(default_factory=dict)
     # models that failed to load, and until when another is taken by whoever has the choice
     avoided: dict[str, float] = field(default_factory=dict)
-    # what other programs are to have of the card, by the ids of their leases
-    leases: dict[str, LeaseTaken] = field(default_factory=dict)
     idle_since: float | None = None  # since when nothing waits or runs; None while something does
     # what was in memory then, by name; None where the owner has loaded something since, to which no
     # habit applies
@@ -279,6 +280,15 @@ class DeviceState:
         gateway = self.gateway
         return self.down_since is not None or gateway.draining or gateway.handing_over
 
+    @property
+    def leases(self) -> Leases:
+        return self.residency.leases
+
+    @property
+    def is_plain(self) -> bool:
+        """Every model can be brought into the memory of the card now."""
+        return self.listing.is_plain and not self.residency.leases.taken
+
     def has(self, model: str) -> bool:
         """Whether a model server may have this model."""
         return self.listing.has(model)
@@ -289,11 +299,13 @@ class DeviceState:
 
     def can_serve(self, model: str | None) -> bool:
         """It is in memory, or can be brought there; None: some model. What waits for another one
-        waits for its model server.
+        waits for its model server, or for the end of leases.
         """
         listing = self.listing
-        if listing.is_plain:
+        if self.is_plain:
             return True
+        if self.is_barred_to_all(model):
+            return False
         if model is None:
             home = self.home
             return self.serves_any or (home is not None and not listing.is_away(home))
@@ -302,7 +314,47 @@ class DeviceState:
 
     def contends(self, model: str | None) -> bool:
         """What waits for it (None: any) may want something loaded, now or later."""
-        return self.can_serve(None) if model is None else self.listing.loads(model)
+        if model is None:
+            return self.can_serve(None)
+        return self.listing.loads(model) and not self.is_barred_to_all(model)
+
+    def is_barred(self, model: str | None, task_type: str | None = None) -> bool:
+        """Do leases keep a model (None: any that serves those who name none) from items of a task?
+        It is not in memory to stay there, and there is no room for it.
+        """
+        if not self.leases.taken:
+            return False
+        if model is None:
+            home = self.home
+            return not self._stays_for_any(home) and (
+                home is None or self.is_barred(home, task_type)
+            )
+        if not self.loads(model):
+            return False
+        resident = self.residency.residents.get(model)
+        if resident is not None and not resident.is_leaving:
+            return False
+        return self.residency.is_leased(self.residency.need_mib(model, task_type))
+
+    def _stays_for_any(self, home: str | None) -> bool:
+        """Is one in memory, and not on its way out, that serves those who name none?"""
+        return any(
+            not each.is_leaving
+            and self.is_near(each.model)
+            and (not each.embeds or home in {None, each.model})
+            for each in self.residency.residents.values()
+        )
+
+    def is_barred_to_all(self, model: str | None) -> bool:
+        """The same for items of any task, some of which may get by with less."""
+        if not self.leases.taken:
+            return False
+        tasks = (None, *self.gateway.settings.gpu.task_vram_gb)
+        return all(self.is_barred(model, task) for task in tasks)
+
+    def is_barred_to(self, entry: Entry) -> bool:
+        """The same for a waiting item, which is bound to the best of its choices."""
+        return self.is_barred(entry.wanted_model, entry.item.task_type)
 
     def is_near(self, model: str) -> bool:
         """It may serve those who name no model."""
@@ -327,7 +379,7 @@ class DeviceState:
 
     def beyond_reach(self, band: Band) -> int:
         """How many wait in this band or a more urgent one for what cannot be brought."""
-        if self.listing.is_plain:
+        if self.is_plain:
             return 0
         lines = [
             line
@@ -342,7 +394,7 @@ class DeviceState:
         """Nothing runs, and nothing waits that may start, in the memory that is swapped."""
         gateway = self.gateway
         waiting = gateway.waiting
-        if self.listing.is_plain:
+        if self.is_plain:
             return len(gateway.entries) == (waiting.count(Lane.EXTERNAL) if gateway.paused else 0)
         if any(each.running for each in self.residency.residents.values() if each.may_go):
             return False
@@ -355,7 +407,7 @@ class DeviceState:
         their users' turns?
         """
         waiting = self.gateway.waiting
-        if self.listing.is_plain:
+        if self.is_plain:
             return waiting.depth(Band.INTERRUPTED) + waiting.depth(Band.EXTERNAL) > 0
         ahead = waiting.lines[Band.INTERRUPTED : Band.EXTERNAL + 1]
         return any(self.contends(model) for lines in ahead for model in lines)
@@ -382,8 +434,12 @@ class DeviceState:
         return None if since == inf else since
 
     def can_cut(self, model: str) -> bool:
-        """A load of it can be ended before it is there, which leaves the memory free."""
-        if not (self.cuts_loads and self.gateway.priced and self.cut_failures < MAX_CUT_FAILURES):
+        """A load of it can be ended before it is there for work that needs the memory."""
+        return self.gateway.priced and self.has_cuts(model)
+
+    def has_cuts(self, model: str) -> bool:
+        """Its engine can end a load of it before it is there, which leaves the memory free."""
+        if not (self.cuts_loads and self.cut_failures < MAX_CUT_FAILURES):
             return False
         whole_loads = self.listing.whole_loads
         return not (whole_loads and model.lower() in whole_loads)

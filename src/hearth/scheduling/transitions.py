@@ -12,14 +12,15 @@ import heapq
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hearth.scheduling import inputs, warm
+from hearth.scheduling import clearing, inputs, warm
 from hearth.scheduling.actions import Action, Fail, Refusal, Requeue, Stop
 from hearth.scheduling.aliases import AVOIDED_S, Binding
 from hearth.scheduling.estimates import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.policies import learns_of_callers
-from hearth.scheduling.preemption import interruptible, protected, resumable
+from hearth.scheduling.preemption import has_way_on, interruptible, protected, resumable
+from hearth.scheduling.refusals import hopeless, is_gone, never_fits
 from hearth.scheduling.rounds import budget_tokens
 from hearth.scheduling.shares import arrange, share_anew
 from hearth.scheduling.state import DeviceState, GatewayState
@@ -92,10 +93,11 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
                 _loaded(device, come, now)
         case inputs.GpuSampled(capacity_mib=capacity_mib, foreign_mib=foreign_mib):
             device.residency.sample(capacity_mib, foreign_mib)
-        case inputs.LeaseTaken(id=lease_id):
-            device.leases[lease_id] = fact
+        case inputs.LeaseTaken():
+            _leased(device, fact)
         case inputs.LeaseEnded(id=lease_id):
-            device.leases.pop(lease_id, None)
+            device.leases.end(lease_id)
+            clearing.mark(device, now)
         case inputs.BackendState(up=up):
             _answers(device, now, up=up)
         case inputs.ModelsListed():
@@ -105,6 +107,11 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
         case inputs.ServerReplaced(learned=learned):
             _replaced(device, learned, now)
     return []
+
+
+def _leased(device: DeviceState, lease: inputs.LeaseTaken) -> None:
+    device.residency.take_lease(lease)
+    device.idle_with = None  # no habit applies to an idle time in which models have to go
 
 
 def _note_wish(device: DeviceState, fact: Input, now: float) -> None:  # noqa: C901
@@ -215,9 +222,9 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
     entry = Entry(
         item, item.band, key, item.model, choices=item.choices, waits_since=gateway.since(now)
     )
-    hopeless = _hopeless(device, entry, now)
-    if hopeless is not None:
-        return [Fail(sequence=item.sequence, why=hopeless)]
+    refusal = hopeless(device, entry, now)
+    if refusal is not None:
+        return [Fail(sequence=item.sequence, why=refusal)]
     if item.choices:
         entry.wanted_model = Binding(device, now).model_for(entry)
     if device.idle_since is not None:
@@ -251,45 +258,6 @@ def _learn_arrival(device: DeviceState, entry: Entry, now: float) -> None:
         return
     if not device.gateway.waiting.wants(model):
         arrivals.came_back(caller, model, now)
-
-
-def _is_gone(device: DeviceState, entry: Entry) -> bool:
-    """None of the models that may serve it is installed or in memory."""
-    models = _models_of(entry)
-    return bool(models) and not any(
-        device.has(model) or model in device.residency.residents for model in models
-    )
-
-
-def _hopeless(device: DeviceState, entry: Entry, now: float) -> Refusal | None:
-    """Why it is not let wait."""
-    if _never_fits(device, entry):
-        return "never_fits"
-    if _is_gone(device, entry):
-        return "not_installed"
-    return "load_failed" if _is_left_alone(device, entry, now) else None
-
-
-def _is_left_alone(device: DeviceState, entry: Entry, now: float) -> bool:
-    """None of the models that may serve it is loaded for now, since their servers keep failing."""
-    models = _models_of(entry)
-    residents = device.residency.residents
-    return bool(models) and all(
-        device.left_alone.get(model, now) > now and model not in residents for model in models
-    )
-
-
-def _never_fits(device: DeviceState, entry: Entry) -> bool:
-    models = _models_of(entry)
-    never_fits = device.never_fits
-    return bool(models) and all(never_fits(model, entry.item.task_type) for model in models)
-
-
-def _models_of(entry: Entry) -> tuple[str, ...]:
-    """The models that may serve an entry; empty for any."""
-    if entry.choices or entry.wanted_model is None:
-        return entry.choices
-    return (entry.wanted_model,)
 
 
 def _of_attempt(
@@ -330,7 +298,8 @@ def _first_byte(
     ends_round = has_rounds and len(gateway.waiting) > 0
     if entry.place == "running" and not ends_round:  # it only takes options away
         return None
-    if forwarded and not resumable(gateway, entry):
+    goes_on_later = has_way_on(entry) if entry.for_lease else resumable(gateway, entry)
+    if forwarded and not goes_on_later:
         _go_on(entry)
     return []
 
@@ -446,14 +415,20 @@ def _stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float) ->
     if entry.item.conversation:
         warm.was_stopped(device, entry, kept_tokens, now)
     device.release(entry, now)
+    for_lease = entry.for_lease
     if entry.cancelled or entry.cut:
-        return _left(gateway, entry, "interrupted")
-    entry.interrupts += 1
+        return _left(gateway, entry, "card_taken" if for_lease else "interrupted")
+    if for_lease:
+        if entry.forwarded and entry.wanted_model is None:  # no other model goes on with its answer
+            entry.wanted_model = entry.model
+    else:
+        entry.interrupts += 1
     _put_first(gateway, entry, kept_tokens, now)
     requeue = Requeue(
         sequence=entry.item.sequence,
         interrupts=entry.interrupts,
-        protected=protected(gateway, entry),
+        for_lease=for_lease,
+        protected=not for_lease and protected(gateway, entry),
     )
     return [requeue]
 
@@ -579,12 +554,15 @@ def _unload_failed(device: DeviceState, model: str, now: float) -> list[Action]:
     serving = {
         resident.model for resident in device.residency.residents.values() if resident.serves
     }
-    # what does not go keeps everything else out: only those that it or another serves can wait on
+    # what does not go keeps everything else out: only those that it or another serves can wait on,
+    # and streams that began before other programs were given the memory
     waiting = device.gateway.waiting.all_entries()
+    is_leased = bool(device.leases.taken)
     stranded = [
         entry
         for entry in waiting
-        if (not serving or entry.wanted_model not in {None, *serving})
+        if not (is_leased and entry.has_begun)
+        and (not serving or entry.wanted_model not in {None, *serving})
         and device.can_serve(entry.wanted_model)
     ]
     return device.gateway.give_up(stranded, "load_failed")
@@ -633,7 +611,7 @@ def _listed(device: DeviceState, fact: inputs.ModelsListed) -> list[Action]:
     for model in gateway.wanted:
         if not device.has(model) or device.listing.stays(model):
             gateway.settle(model)
-    gone = [entry for entry in gateway.waiting.all_entries() if _is_gone(device, entry)]
+    gone = [entry for entry in gateway.waiting.all_entries() if is_gone(device, entry)]
     earlier = [entry for entry in gone if entry.item.arrived_at <= device.replaced_at]
     later = [entry for entry in gone if entry.item.arrived_at > device.replaced_at]
     return gateway.give_up(earlier, "server_changed") + gateway.give_up(later, "not_installed")
@@ -658,5 +636,5 @@ def _reconfigured(device: DeviceState, settings: SchedulerSettings, now: float) 
             gateway.settle(model)
     if learns_of_callers(settings) is not gateway.arrivals.learns:
         _learn_arrivals_anew(gateway)
-    stranded = [entry for entry in waiting if _never_fits(device, entry)]
+    stranded = [entry for entry in waiting if never_fits(device, entry)]
     return gateway.give_up(stranded, "never_fits")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from hearth.scheduling.clearing import barred, to_go
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.home import MAX_RESTORES
 from hearth.scheduling.preemption import interruptible
@@ -258,16 +259,21 @@ class StatusView:
         """When the last of the leases ends, None where one ends with its holder, or there is
         none.
         """
-        ends = [lease.until for lease in self._device.leases.values()]
-        known = [until for until in ends if until is not None]
-        return max(known) if ends and len(known) == len(ends) else None
+        return self._device.leases.until
 
     @property
     def in_leased_room(self) -> tuple[str, ...]:
-        """The models that are still, or may still be, in memory that a lease is to have."""
-        if not self._device.leases:
-            return ()
-        return tuple(sorted(self._device.residency.residents))
+        """The models that are still, or may still be, in memory that leases are to have."""
+        return tuple(sorted([each.model for each in to_go(self._device)]))
+
+    def is_barred(self, models: Iterable[str | None]) -> bool:
+        """Do leases keep out every one of these models (None: any)?"""
+        return all(map(self._device.is_barred_to_all, models))
+
+    @property
+    def waiting_for_leases(self) -> int:
+        """How many wait for memory that other programs have."""
+        return len(barred(self._device))
 
     def fits_beside(self, model: str, keep: Iterable[str], task_type: str | None = None) -> bool:
         """Can it be loaded while these stay, whatever else has to go?"""

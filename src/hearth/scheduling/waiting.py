@@ -87,6 +87,8 @@ class Entry:
     kept_tokens: int = 0  # of its answer that its caller has, which the next attempt only reads
     held: bool = False  # more urgent work has waited for its stream to end
     delays_turns: bool = False  # it runs, and turns do not count that (`GatewayState.unserved_s`)
+    has_begun: bool = False  # it waits, and its caller has a part of its answer
+    for_lease: bool = False  # its attempt is stopped for another program
     cut: bool = False  # it ends when its attempt has stopped, because its caller cannot be resumed
     cancelled: bool = False  # its caller is gone; it leaves as soon as its attempt has stopped
     # where its caller is served by its share: who that is, the seconds of the GPU that it is
