@@ -8,7 +8,7 @@ import pytest
 
 from hearth.alerts.rules import Breach
 from hearth.config.settings import AlertType, GpuAlertSettings
-from hearth.execution.gpu_tracker import GpuTracker
+from hearth.execution.gpu_tracker import CardUse, GpuTracker
 from hearth.types import GpuReading
 from tests.support.cases import for_each
 from tests.support.fields import Fields
@@ -225,9 +225,9 @@ STATES: dict[str, tuple[tuple[tuple[Any, ...], ...], float, Fields]] = {
             "last_swap_ms": 30_000.0,
         },
     ),
-    "what the card says": ((("reading", SAID, 808.08),), 0.0, SHOWN),
+    "what the card says": ((("reading", SAID, CardUse(foreign_mib=808.08)),), 0.0, SHOWN),
     "a card that says nothing any more": (
-        (("reading", SAID, 808.08), ("no_reading",)),
+        (("reading", SAID, CardUse(foreign_mib=808.08)), ("no_reading",)),
         0.0,
         {"readings": "lost", **NOTHING_SAID, "device": "3090"},
     ),

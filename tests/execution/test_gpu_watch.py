@@ -16,6 +16,7 @@ import pytest
 
 from hearth.bootstrap import build_gateway
 from hearth.clock import SystemClock
+from hearth.config.scheduler_settings import YieldSettings
 from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings, ModelSettings, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
@@ -32,6 +33,7 @@ from hearth.events import (
     ResidencyDrifted,
     SwapCompleted,
 )
+from hearth.execution.gpu_tracker import CardUse
 from hearth.execution.gpu_watch import UNKNOWN_RETRY_S, GpuWatch, foreign_memory_mib, holds_models
 from hearth.scheduling.inputs import GpuSampled, Input
 from hearth.types import GpuProcess, GpuReading, ResidentModel
@@ -39,7 +41,7 @@ from tests.backends.stub_driver import UUID, StubDriver
 from tests.support.fake_gpu import FakeGpu
 from tests.support.fake_ollama import FakeModel
 from tests.support.fields import Fields
-from tests.support.house import FULL_TEXT, House, settings_with, settle
+from tests.support.house import FULL_TEXT, House, body_of, settings_with, settle
 from tests.support.patience import in_time
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
@@ -97,9 +99,15 @@ class CardHouse(House):
         card: attributes of the card, from before the first reading.
     """
 
-    def __init__(self, *models: str | FakeModel, card: Fields | None = None, **wanted: Any) -> None:
+    def __init__(
+        self,
+        *models: str | FakeModel,
+        card: Fields | None = None,
+        card_type: type[FakeCard] = FakeCard,
+        **wanted: Any,
+    ) -> None:
         super().__init__(*models, **{"capacity_mib": TOTAL_MIB} | wanted)
-        self.card = FakeCard(self)
+        self.card: Any = card_type(self)
         for name, value in (card or {}).items():
             setattr(self.card, name, value)
         self.told: list[GpuSampled] = []
@@ -166,7 +174,7 @@ async def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(nam
     a_gib, b_gib, card, vram_gb, orders = ROOM[name]
     known = sized(a=a_gib, b=b_gib)
     settings = known.replace(gpu=known.gpu.replace(vram_gb=vram_gb))
-    capacity = {"capacity_mib": None} if b_gib > 24 else {}
+    capacity: Fields = {"capacity_mib": None} if b_gib > 24 else {}
     async with CardHouse(
         model("a", a_gib),
         model("b", b_gib),
@@ -217,6 +225,81 @@ async def test_swaps_never_look_like_other_programs(names):
         assert (len(house.events.of(SwapCompleted)), house.gpu_status["drift_count"]) == (40, 0)
         assert len(house.card.reads) > 100
         assert max(told.foreign_mib for told in house.told) <= 100.0
+
+
+@pytest.mark.parametrize("names", [True, False])
+@in_virtual_time
+async def test_a_game_that_starts_during_a_load_is_seen_if_the_driver_lists_it(names):
+    slow = replace(model("b", 4), load_s=60.0)
+    async with CardHouse(slow, card={"names": names, "foreign_mib": 500.0}) as house:
+        load = house.submit("b")
+        await sleep_until(11.0)
+        house.card.foreign_mib = 8 * GIB
+        await sleep_until(31.0)
+        assert [told.foreign_mib for told in house.told] == ([500.0, 8 * GIB] if names else [500.0])
+        house.card.foreign_mib = 600.0
+        await sleep_until(36.0)
+        assert house.told[-1].foreign_mib == (600.0 if names else 500.0)
+        assert house.worker.tracker.models_mib == pytest.approx(0.6 * 4 * GIB, rel=0.1)
+        house.card.foreign_mib = 8 * GIB
+        await body_of(load)
+        await sleep_until(house.now + 10.0)
+        assert house.told[-1].foreign_mib == 8 * GIB
+
+
+class Releasing(FakeCard):
+    """Memory of a model that is gone is free `late_s` later."""
+
+    late_s = 0.0
+
+    async def read(self) -> GpuReading:
+        reading = await super().read()
+        assert reading.used_mib is not None
+        models_mib = reading.used_mib - self.foreign_mib
+        if models_mib:
+            self.seen_mib, self.seen_at = models_mib, loop_s()
+        elif loop_s() < self.seen_at + self.late_s:
+            models_mib = self.seen_mib
+        return replace(reading, used_mib=models_mib + self.foreign_mib)
+
+
+@in_virtual_time
+async def test_memory_that_a_model_gives_back_late_is_not_another_programs():
+    settings = settings_with(gpu={"yield": YieldSettings(watch="pressure")})
+    async with CardHouse(
+        model("a", 14), resident="a", settings=settings, card_type=Releasing, card={"names": False}
+    ) as house:
+        house.card.late_s = 4.0
+        await sleep_until(1.0)
+        await house.gateway.orders.unload("a")
+        await sleep_until(5.0)
+        assert house.worker.tracker.models_mib == 14 * GIB  # though no engine lists it any more
+        await sleep_until(20.0)
+        assert max(told.foreign_mib for told in house.told) == 0.0
+        assert house.worker.tracker.models_mib == 0.0
+
+
+@pytest.mark.parametrize(("watch", "beat_s"), [("pressure", 1.0), ("named", 5.0)])
+@in_virtual_time
+async def test_the_card_is_read_more_often_while_other_programs_take_memory(watch, beat_s):
+    settings = settings_with(gpu={"yield": YieldSettings(watch=watch)})
+    async with CardHouse("a", settings=settings, resident="a") as house:
+        for beat in range(4):
+            await sleep_until(9.0 + beat_s * beat)
+            house.card.foreign_mib += GIB
+        await sleep_until(30.0)
+        gaps = [later - earlier for earlier, later in pairwise(house.card.reads)]
+        assert gaps[:7] == [5.0, 5.0, beat_s, beat_s, beat_s, 5.0, 5.0][: len(gaps)]
+
+
+@in_virtual_time
+async def test_other_programs_are_listed_by_name():
+    async with CardHouse("a", resident="a", card={"foreign_mib": 2 * GIB}) as house:
+        listed = house.worker.tracker.use.foreign_programs
+        assert listed == (GpuProcess(pid=7, name="/usr/bin/game", used_mib=2 * GIB),)
+        house.card.fault = "gpu_lost"
+        await sleep_until(6.0)
+        assert house.worker.tracker.use == CardUse()
 
 
 @in_virtual_time

@@ -24,6 +24,7 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
+from hearth.execution.gpu_tracker import CardUse
 from hearth.job_types import Job
 from hearth.jobs.queue import item_of
 from hearth.types import (
@@ -176,7 +177,9 @@ async def test_an_endless_load_holds_up_for_its_timeout_and_is_used_if_it_ends(h
 
 async def seen_on_the_card(house: House, grown_mib: Callable[[float], float]) -> None:
     while True:
-        house.gateway.worker.tracker.record_reading(GpuReading(used_mib=grown_mib(house.now)), None)
+        house.gateway.worker.tracker.record_reading(
+            GpuReading(used_mib=grown_mib(house.now)), CardUse()
+        )
         await asyncio.sleep(1.0)
 
 

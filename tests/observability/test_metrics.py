@@ -28,6 +28,7 @@ from hearth.config.settings import (
     Settings,
 )
 from hearth.events import Event
+from hearth.execution.gpu_tracker import CardUse
 from hearth.gateway import Gateway
 from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS
 from hearth.observability.metrics import Metrics, render
@@ -355,7 +356,8 @@ async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: H
 
     assert card() == [None] * 5
     tracker.record_reading(
-        GpuReading(name="card", total_mib=24_576, utilisation_pct=40, temperature_c=61), 512
+        GpuReading(name="card", total_mib=24_576, utilisation_pct=40, temperature_c=61),
+        CardUse(foreign_mib=512),
     )
     assert card() == [1, 24 * 1024**3, 512 * 1024**2, 61, None]
     assert number(gateway, "hearth_gpu_utilisation_ratio") == pytest.approx(0.4)

@@ -28,8 +28,12 @@ LeaseEndReason: TypeAlias = Literal["released", "expired", "holder_gone", "owner
 MAX_LEASE_S = DAY_S
 LATE_S = 10.0
 """After its grace, until the owner is told that the memory of a lease is still not free."""
-BEAT_S = 1.0
-"""How often the card is read until all leases are granted."""
+LOOK_S = 0.25
+"""How often it is looked whether the models in the way of a lease are gone, until it is granted or
+late.
+"""
+READ_S = 0.5
+"""How often the card is read while nothing but its own word is missing."""
 SLACK_MIB = 512.0
 """What the model server may keep on the card of an engine without models: its context."""
 
@@ -38,6 +42,7 @@ SLACK_MIB = 512.0
 class Lease:
     """One program's claim. Instants are monotonic; `until` and `granted_at` are None for an end
     that only its holder knows, and for memory that is not free yet; `mib` is None for all.
+    `expires_at`: when it ends at the latest.
     """
 
     id: str
@@ -46,8 +51,9 @@ class Lease:
     source: LeaseSource
     taken_by: str  # the caller's name, "" for Hearth itself
     taken_at: float
-    asked_at: float  # since when its memory is to be free
+    asked_at: float  # since when so much of it is to be free
     grace_s: float
+    expires_at: float
     until: float | None = None
     granted_at: float | None = None
     is_late: bool = False
@@ -59,8 +65,10 @@ class GpuLeases:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._leases: dict[str, Lease] = {}
-        # how many readings there were when the memory was last found occupied
-        self._occupied_at_reading = -1
+        # so many readings of the card do not count: memory was asked for after them, or models were
+        # in the way
+        self._stale_readings = 0
+        self._read_at = -READ_S
         self.changes = ChangeCounter()
 
     @property
@@ -75,58 +83,77 @@ class GpuLeases:
         taken_by: str = "",
         mib: float | None = None,
         for_s: float | None = None,
+        held_mib: float = 0.0,
         lease_id: str = "",
     ) -> Lease:
         """Have memory freed for somebody; the same id again is a renewal.
 
         Args:
             mib: how much, None for all. for_s: for so long, `MAX_LEASE_S` at most; None until its
-            holder ends it.
+            holder ends it. held_mib: so much of it the holder has already, by the last reading.
 
         Raises OrderRefused: the card does not have so much.
         """
-        self._check_size(mib)
         now = self._runtime.clock.monotonic()
         known = self._leases.get(lease_id)
+        expires_at = now + (MAX_LEASE_S if for_s is None else min(for_s, MAX_LEASE_S))
         lease = Lease(
             id=lease_id or f"lease-{secrets.token_hex(6)}",
             mib=mib,
             reason=reason,
             source=source,
             taken_by=taken_by,
-            taken_at=now if known is None else known.taken_at,
-            asked_at=now if known is None or known.mib != mib else known.asked_at,
+            taken_at=now,
+            asked_at=now,
             grace_s=self._runtime.settings.gpu.yielding.grace_s,
-            until=None if for_s is None else now + min(for_s, MAX_LEASE_S),
-            granted_at=None if known is None or known.mib != mib else known.granted_at,
+            until=None if for_s is None else expires_at,
+            expires_at=expires_at,
         )
+        if known is not None and _covers(known.mib, mib):
+            lease = replace(
+                lease,
+                asked_at=known.asked_at,
+                granted_at=known.granted_at,
+                is_late=known.is_late,
+            )
+        else:
+            self._check_size(mib)
+            self._stale_readings = self._runtime.tracker.readings_taken
         if known is None:
             self._runtime.events.emit(
                 GpuLeaseTaken(at=now, lease_id=lease.id, source=source, mib=mib, for_s=for_s)
             )
+        else:
+            lease = replace(lease, taken_at=known.taken_at)
         self._keep(lease)
-        self._runtime.lease_beat.ring()
         self._runtime.post(
-            inputs.LeaseTaken(id=lease.id, mib=mib, grace_s=lease.grace_s, until=lease.until)
+            inputs.LeaseTaken(
+                id=lease.id,
+                mib=mib,
+                grace_s=lease.grace_s,
+                until=lease.until,
+                held_mib=held_mib,
+            )
         )
-        self._look()
-        return self._leases[lease.id]
+        self._runtime.lease_beat.ring()
+        return lease
 
     def restore(self, lease: Lease) -> None:
         """Have one of the process before in force, before anything is loaded."""
-        until = _ends_at(lease)
         self._runtime.events.emit(
             GpuLeaseTaken(
                 at=lease.asked_at,
                 lease_id=lease.id,
                 source=lease.source,
                 mib=lease.mib,
-                for_s=until - lease.asked_at,
+                for_s=lease.expires_at - lease.asked_at,
             )
         )
         self._keep(lease)
         self._runtime.post(
-            inputs.LeaseTaken(id=lease.id, mib=lease.mib, grace_s=lease.grace_s, until=until)
+            inputs.LeaseTaken(
+                id=lease.id, mib=lease.mib, grace_s=lease.grace_s, until=lease.expires_at
+            )
         )
 
     def renew(self, lease_id: str, for_s: float) -> Lease | None:
@@ -175,17 +202,20 @@ class GpuLeases:
         """
         while True:
             self._look()
-            now = self._runtime.clock.monotonic()
-            pause_s = min((_ends_at(lease) - now for lease in self._leases.values()), default=DAY_S)
-            if any(lease.granted_at is None for lease in self._leases.values()):
-                pause_s = min(pause_s, BEAT_S)
-                self._runtime.card_beat.ring()
-            await self._runtime.lease_beat.pause(max(0.0, pause_s))
+            await self._runtime.lease_beat.pause(self._pause_s())
+
+    def _pause_s(self) -> float:
+        now = self._runtime.clock.monotonic()
+        pause_s = min((lease.expires_at - now for lease in self._leases.values()), default=DAY_S)
+        waiting = [lease for lease in self._leases.values() if lease.granted_at is None]
+        if waiting:
+            pause_s = min(pause_s, LATE_S if all(each.is_late for each in waiting) else LOOK_S)
+        return max(0.0, pause_s)
 
     def _look(self) -> None:
         now = self._runtime.clock.monotonic()
         for lease in tuple(self._leases.values()):
-            if _ends_at(lease) <= now:
+            if lease.expires_at <= now:
                 self.end(lease.id, "expired")
             elif lease.granted_at is None:
                 self._check_granted(lease, now)
@@ -193,19 +223,21 @@ class GpuLeases:
     def _check_granted(self, lease: Lease, now: float) -> None:
         keeps = self._runtime.view.in_leased_room
         if keeps:
-            self._occupied_at_reading = self._runtime.tracker.readings_taken
-        if keeps or not self._is_seen_free():
-            waited_s = now - lease.asked_at
-            if waited_s > lease.grace_s + LATE_S and not lease.is_late:
-                self._runtime.events.emit(
-                    GpuLeaseLate(at=now, lease_id=lease.id, waited_s=waited_s, keeps=keeps)
-                )
-                self._keep(replace(lease, is_late=True))
+            self._stale_readings = self._runtime.tracker.readings_taken
+        elif self._is_seen_free():
+            self._runtime.events.emit(
+                GpuLeaseGranted(at=now, lease_id=lease.id, took_s=now - lease.asked_at)
+            )
+            self._keep(replace(lease, granted_at=now))
             return
-        self._runtime.events.emit(
-            GpuLeaseGranted(at=now, lease_id=lease.id, took_s=now - lease.asked_at)
-        )
-        self._keep(replace(lease, granted_at=now))
+        else:
+            self._read_card(now)
+        waited_s = now - lease.asked_at
+        if waited_s > lease.grace_s + LATE_S and not lease.is_late:
+            self._runtime.events.emit(
+                GpuLeaseLate(at=now, lease_id=lease.id, waited_s=waited_s, keeps=keeps)
+            )
+            self._keep(replace(lease, is_late=True))
 
     def _is_seen_free(self) -> bool:
         """Does the card say so? Without a card that can be read, what the engines list counts."""
@@ -213,10 +245,16 @@ class GpuLeases:
         models_mib = tracker.models_mib
         if models_mib is None:
             return True
-        if tracker.readings_taken <= self._occupied_at_reading:
+        if tracker.readings_taken <= self._stale_readings:
             return False
         room_mib = self._runtime.view.room_mib
         return models_mib <= (room_mib or 0.0) + SLACK_MIB
+
+    def _read_card(self, now: float) -> None:
+        """Not with every look: each reading leads to one."""
+        if now - self._read_at >= READ_S:
+            self._read_at = now
+            self._runtime.card_beat.ring()
 
     def _keep(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
@@ -231,5 +269,6 @@ class GpuLeases:
             )
 
 
-def _ends_at(lease: Lease) -> float:
-    return lease.taken_at + MAX_LEASE_S if lease.until is None else lease.until
+def _covers(known_mib: float | None, mib: float | None) -> bool:
+    """Is the one, None for all, at least the other?"""
+    return known_mib is None or (mib is not None and mib <= known_mib)

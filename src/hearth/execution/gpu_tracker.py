@@ -11,7 +11,8 @@ from collections import deque
 
 from hearth.alerts.rules import Breach
 from hearth.config.settings import AlertType, GpuAlertSettings
-from hearth.types import HOUR_S, GpuReading, JsonDict, ResidentModel
+from hearth.execution.tasks import ChangeCounter
+from hearth.types import HOUR_S, GpuProcess, GpuReading, JsonDict, ResidentModel, frozen
 
 BUSY_ENOUGH_S = 600.0
 """Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a
@@ -60,6 +61,21 @@ class _History:
         )
 
 
+@frozen
+class CardUse:
+    """Who has the memory of the card; None for unknown.
+
+    `foreign_mib`: programs other than the model server. `foreign_rises`: they seem to take more
+    just now, which the next reading has to confirm. `foreign_programs`: those of them that the
+    driver lists.
+    """
+
+    foreign_mib: float | None = None
+    models_mib: float | None = None
+    foreign_rises: bool = False
+    foreign_programs: tuple[GpuProcess, ...] | None = None
+
+
 class GpuTracker:
     """Residency, swaps and executions as they are reported; the loaded model is, of several
     resident ones, that loaded or used last.
@@ -74,7 +90,9 @@ class GpuTracker:
         self._card = GpuReading()
         self.readings_taken = 0
         self.awaits_reading = False
-        self._foreign_mib: float | None = None
+        self.use = CardUse()
+        self.changes = ChangeCounter()
+        """Of the readings, those included that failed."""
 
     def forget(self) -> None:
         """Another model server has come: nothing of the one before is there, or counts."""
@@ -110,10 +128,22 @@ class GpuTracker:
     @property
     def models_mib(self) -> float | None:
         """Memory of the card that the model server has by the last reading; None for unknown."""
-        used_mib = self._card.used_mib
-        if used_mib is None or self._foreign_mib is None:
+        return self.use.models_mib
+
+    @property
+    def free_mib(self) -> float | None:
+        """Memory of the card that nobody has by the last reading; None for unknown."""
+        card = self._card
+        if card.total_mib is None or card.used_mib is None:
             return None
-        return max(0.0, used_mib - self._foreign_mib)
+        return max(0.0, card.total_mib - card.reserved_mib - card.used_mib)
+
+    @property
+    def readings(self) -> str:
+        """off: nobody reads the card, or answers are made up; unknown: it has not answered yet; ok;
+        lost.
+        """
+        return self._readings
 
     @property
     def is_unified(self) -> bool:
@@ -193,18 +223,18 @@ class GpuTracker:
         self._executions.add(at - max(0.0, seconds), at)
 
     def record_reading(
-        self, reading: GpuReading, foreign_mib: float | None, card: GpuReading | None = None
+        self, reading: GpuReading, use: CardUse, card: GpuReading | None = None
     ) -> None:
-        """What the card says now, and what programs other than the model server hold of its memory;
-        None for unknown. `card`: the same in numbers of what models may have (`as_card`), where
-        these are others.
+        """What the card says now, and who has its memory. `card`: the same in numbers of what
+        models may have (`as_card`), where these are others.
         """
         self._readings = "ok"
         self.awaits_reading = False
         self._reading = reading
         self._card = card or reading
-        self._foreign_mib = foreign_mib
+        self.use = use
         self.readings_taken += 1
+        self.changes.note()
 
     def expect_reading(self) -> None:
         """The card is being read from now on; until it has answered, or has not, nothing is known
@@ -220,7 +250,8 @@ class GpuTracker:
         known = self._reading
         self._reading = GpuReading(name=known.name, uuid=known.uuid, unified=known.unified)
         self._card = self._reading
-        self._foreign_mib = None
+        self.use = CardUse()
+        self.changes.note()
 
     def record_drift(self) -> None:
         """The model server's memory was found changed without us."""
@@ -237,8 +268,7 @@ class GpuTracker:
 
     def get_metrics(self, now: float) -> JsonDict:
         """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None
-        for what was never measured. `readings`: off (nobody reads the card, or answers are made
-        up), unknown (it has not answered yet), ok, or lost.
+        for what was never measured.
         """
         last = self._swaps.last
         mean_s = self._swaps.mean_s()
@@ -248,7 +278,7 @@ class GpuTracker:
         numbers = {
             "memory_used_mib": card.used_mib,
             "memory_total_mib": card.total_mib,
-            "foreign_mib": self._foreign_mib,
+            "foreign_mib": self.use.foreign_mib,
             "utilisation_pct": card.utilisation_pct,
             "temperature_c": card.temperature_c,
             "power_w": card.power_w,

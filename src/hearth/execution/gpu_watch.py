@@ -20,11 +20,12 @@ from hearth.events import (
     GpuRecovered,
     GpuUnreadable,
 )
+from hearth.execution.gpu_tracker import CardUse
 from hearth.execution.runtime import Runtime
 from hearth.execution.unified_memory import as_card
 from hearth.ports import GpuReader
 from hearth.scheduling.inputs import GpuSampled
-from hearth.types import GpuReading, ResidentModel
+from hearth.types import GpuProcess, GpuReading, ResidentModel
 
 LOST_RETRY_S = 60.0
 """A card that is gone for a moment (suspend, driver reset) is found again within this time."""
@@ -33,6 +34,12 @@ UNKNOWN_RETRY_S = 300.0
 NEWS_MIB = 128.0
 """A desktop's memory breathes; smaller changes of what others hold are no news for the
 scheduler.
+"""
+RISING_BEAT_S = 1.0
+"""How often the card is read while other programs take memory and `gpu.yield` follows that."""
+RELEASE_S = 5.0
+"""Seconds that the memory of a model that is gone may take to be free: the slowest engine waits so
+long for it.
 """
 SLACK_MIB = 512.0
 """By how much the model server may overstate what its models take before this cannot be the card
@@ -66,7 +73,10 @@ class GpuWatch:
         """
         while True:
             await self.look()
-            interval_s = self._runtime.settings.gpu.sample_interval_s
+            settings = self._runtime.settings.gpu
+            interval_s = settings.sample_interval_s
+            if settings.yielding.watch == "pressure" and self._runtime.tracker.use.foreign_rises:
+                interval_s = min(interval_s, RISING_BEAT_S)
             if self._failures:
                 longest_s = LOST_RETRY_S if self._found else UNKNOWN_RETRY_S
                 interval_s = max(
@@ -92,9 +102,14 @@ class GpuWatch:
         except BackendError:
             resident = None
         card = as_card(reading, self._runtime.settings.gpu.reserve_gb)
-        if moving is None and view.swaps_begun == begun_before:
-            self._shared.learn(card, resident)
-        self._runtime.tracker.record_reading(reading, self._shared.foreign_mib, card)
+        now = self._clock.monotonic()
+        if moving is not None or view.swaps_begun != begun_before:
+            self._shared.learn_in_swap(card, now)
+        elif self._shared.is_theirs(card, resident):
+            self._shared.learn(card, resident, now)
+        else:
+            self._shared = _Shared(self._engines)
+        self._runtime.tracker.record_reading(reading, self._shared.use, card)
         if reading.temperature_c is not None:
             self._heat(reading.temperature_c)
         self._report()
@@ -138,7 +153,7 @@ class GpuWatch:
     def _report(self) -> None:
         sample = GpuSampled(
             capacity_mib=self._shared.capacity_mib,
-            foreign_mib=self._shared.foreign_mib or 0.0,
+            foreign_mib=self._shared.use.foreign_mib or 0.0,
             unified=self._shared.unified,
         )
         before = self._posted
@@ -153,45 +168,114 @@ class GpuWatch:
 
 
 class _Shared:
-    """What of the card's memory is there for models, learned from readings between swaps.
+    """Who has the card's memory, learned from readings.
 
     What others hold has risen only when two readings say so: a model that is being dropped is not
-    listed, and its memory not free yet.
+    listed, and its memory not free yet. Where the driver does not name the model server's
+    processes, that takes until `RELEASE_S` after a change of what is listed.
     """
 
     def __init__(self, engines: EngineTable) -> None:
         self._engines = engines
         self.capacity_mib: float | None = None
-        self.foreign_mib: float | None = None
         self.unified = False
+        self.use = CardUse()
         self._before_mib: float | None = None
+        # what others hold and no program that the driver lists has, such as the driver's own
+        self._unlisted_mib: float | None = None
+        self._listed: frozenset[str] | None = None
+        self._changed_at = -RELEASE_S
+        self._is_named = False  # the driver has named the model server's processes
 
-    def learn(self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> None:
+    def is_theirs(self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
+        """Can this be the card of the model server's models? On this machine there is no other
+        memory than unified memory.
+        """
+        is_ours = reading.unified and self._engines.on_this_machine
+        return is_ours or holds_models(reading, resident)
+
+    def learn(
+        self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None, now: float
+    ) -> None:
         """Take in a reading and what the model server listed right after it; None where it did not
         answer.
         """
-        # a model server on this machine has no other memory than this
-        is_ours = reading.unified and self._engines.on_this_machine
-        if not (is_ours or holds_models(reading, resident)):
-            self.capacity_mib = None
-            self.foreign_mib = None
-            self.unified = False
-            self._before_mib = None
-            return
         self.unified = reading.unified
         self.capacity_mib = (
             None if reading.total_mib is None else reading.total_mib - reading.reserved_mib
         )
+        listed = None if resident is None else frozenset(model.name for model in resident)
+        if listed is not None and listed != self._listed:
+            self._listed = listed
+            self._changed_at = now
         foreign_mib = foreign_memory_mib(reading, resident, self._engines.processes)
-        if foreign_mib is None:
-            return
+        others_mib = self._others_mib(reading)
+        self._unlisted_mib = (
+            None if foreign_mib is None or others_mib is None else foreign_mib - others_mib
+        )
+        self._take_in(reading, foreign_mib, now)
+
+    def learn_in_swap(self, reading: GpuReading, now: float) -> None:
+        """The same while models come and go: other programs are seen as far as the driver says what
+        each of them holds.
+        """
+        self._changed_at = now
+        others_mib = self._others_mib(reading)
+        foreign_mib = (
+            None
+            if others_mib is None or self._unlisted_mib is None
+            else max(0.0, self._unlisted_mib + others_mib)
+        )
+        self._take_in(reading, foreign_mib, now)
+
+    def _take_in(self, reading: GpuReading, foreign_mib: float | None, now: float) -> None:
+        own, others = self._programs(reading)
+        own_mib = own_memory_mib(reading, self._engines.processes)
+        self._is_named = self._is_named or own_mib is not None
+        if self._is_named and own == ():
+            own_mib = 0.0
+        is_releasing = own_mib is None and now - self._changed_at < RELEASE_S
+        known_mib = self.use.foreign_mib
+        if foreign_mib is not None:
+            known_mib = self._confirmed_mib(foreign_mib, may_rise=not is_releasing)
+            self._before_mib = foreign_mib
+        least_mib = known_mib if foreign_mib is None or is_releasing else foreign_mib
+        if own_mib is None and reading.used_mib is not None and least_mib is not None:
+            own_mib = max(0.0, reading.used_mib - least_mib)
+        self.use = CardUse(
+            foreign_mib=known_mib,
+            models_mib=own_mib,
+            foreign_rises=(foreign_mib or 0.0) >= (known_mib or 0.0) + NEWS_MIB,
+            foreign_programs=others,
+        )
+
+    def _confirmed_mib(self, foreign_mib: float, *, may_rise: bool) -> float:
+        known_mib = self.use.foreign_mib
         before_mib = self._before_mib
-        known_mib = self.foreign_mib
-        if before_mib is None or known_mib is None or foreign_mib <= known_mib:
-            self.foreign_mib = foreign_mib
-        else:
-            self.foreign_mib = max(known_mib, min(foreign_mib, before_mib))
-        self._before_mib = foreign_mib
+        if known_mib is None or before_mib is None or foreign_mib <= known_mib:
+            return foreign_mib
+        return max(known_mib, min(foreign_mib, before_mib)) if may_rise else known_mib
+
+    def _programs(
+        self, reading: GpuReading
+    ) -> tuple[tuple[GpuProcess, ...], tuple[GpuProcess, ...]] | tuple[None, None]:
+        """Those of the model server, and all others; None where they cannot be listed."""
+        if reading.processes is None:
+            return None, None
+        processes = self._engines.processes
+        own = tuple(each for each in reading.processes if processes.search(each.name))
+        return own, tuple(each for each in reading.processes if each not in own)
+
+    def _others_mib(self, reading: GpuReading) -> float | None:
+        """What the listed programs hold that are not the model server; None where one has no name,
+        since it may be the model server, or hides what it holds.
+        """
+        _, others = self._programs(reading)
+        if others is None:
+            return None
+        held = [each.used_mib if each.name else None for each in others]
+        known = [mib for mib in held if mib is not None]
+        return sum(known) if len(known) == len(held) else None
 
 
 def holds_models(reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
@@ -219,19 +303,26 @@ def foreign_memory_mib(
     """
     if reading.used_mib is None:
         return None
-    own = [
-        process.used_mib for process in reading.processes or () if processes.search(process.name)
-    ]
-    named = [mib for mib in own if mib is not None]
-    # else the driver names none of them, or does not say what one holds (containers, WSL)
-    if own and len(named) == len(own):
-        return max(0.0, reading.used_mib - sum(named))
+    own_mib = own_memory_mib(reading, processes)
+    if own_mib is not None:
+        return max(0.0, reading.used_mib - own_mib)
     if resident is None:
         return None
     own_mib = sum(model.vram_mib for model in resident)
     if reading.gpu_used_mib is not None:
         own_mib = min(own_mib, reading.gpu_used_mib)
     return max(0.0, reading.used_mib - own_mib)
+
+
+def own_memory_mib(reading: GpuReading, processes: re.Pattern[str]) -> float | None:
+    """What the model server's `processes` hold of the card; None where the driver names none of
+    them, or does not say what one holds (containers, WSL).
+    """
+    own = [
+        process.used_mib for process in reading.processes or () if processes.search(process.name)
+    ]
+    known = [mib for mib in own if mib is not None]
+    return sum(known) if own and len(known) == len(own) else None
 
 
 def unclaimed_mib(reading: GpuReading, processes: re.Pattern[str]) -> float | None:

@@ -134,6 +134,7 @@ class KeptOrders:
             asked_at=now,
             grace_s=kept.grace_s,
             until=now + left_s,
+            expires_at=now + left_s,
         )
 
     async def run(self) -> None:

@@ -193,6 +193,7 @@ class LeaseTaken(OfDevice):
     mib: float | None  # None: all that there is
     grace_s: float  # for so long what runs in the way may go on
     until: float | None  # when it ends, as far as is known; None where its holder ends it
+    held_mib: float = 0.0  # so much of it the holder has already, by the last reading of the card
 
 
 @value
