@@ -22,6 +22,7 @@ from hearth.cli.doctor_engines import (
     check_ollama_settings,
     ollama_environment,
 )
+from hearth.cli.doctor_yielding import check_pressure
 from hearth.clock import SystemClock
 from hearth.config.loading import parse_config
 from hearth.config.settings import ModelSettings, ServerSettings, Settings
@@ -239,6 +240,10 @@ def gpu(reading: GpuReading, config: str) -> Iterator[Finding]:
     return check_gpu(reading, settings(config))
 
 
+def pressure(reading: GpuReading | None, watch: str) -> Iterator[Finding]:
+    return check_pressure(reading, settings(f"gpu: {{yield: {{watch: {watch}}}}}"))
+
+
 def settings(text: str) -> Settings:
     return parse_config(text, source="f", environ={}).settings
 
@@ -263,6 +268,10 @@ NOW = time.time()
                 "ok coder: a:1b, b:1b (an answer names the model that ran in the header",
             ],
         ),
+        (pressure(None, "named"), []),
+        (pressure(None, "pressure"), ["warn gpu.yield.watch is pressure, and no memory of a GPU"]),
+        (pressure(HOT, "pressure"), ["warn gpu.yield.watch is pressure, and no memory of a GPU"]),
+        (pressure(CARD, "pressure"), []),
         (ollama(None, "{}"), ["ok cannot be read"]),
         (ollama({}, "{}"), ["ok OLLAMA_NUM_PARALLEL 1, OLLAMA_MAX_LOADED_MODELS automatic"]),
         (

@@ -498,6 +498,11 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             "gpu: {yield: {comfyui_gb: 12}}",
             ["gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"],
         ),
+        ("gpu: {nvml: false, yield: {watch: games}}", []),
+        (
+            "gpu: {nvml: false, yield: {watch: pressure}}",
+            ["gpu.yield.watch: pressure does no more than named, because gpu.nvml is false"],
+        ),
     ],
 )
 def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: list[str]):

@@ -171,6 +171,7 @@ def kept_lease() -> Lease:
         asked_at=0.0,
         grace_s=5.0,
         until=30.0,
+        expires_at=30.0,
     )
 
 

@@ -9,11 +9,13 @@ from contextlib import AsyncExitStack
 from hearth.backends.comfyui import ComfyUi
 from hearth.gateway import Gateway
 from hearth.yielding.comfyui import ComfyuiWatch
+from hearth.yielding.pressure import PressureWatch
 
 
 def join_yielding(gateway: Gateway, closing: AsyncExitStack) -> None:
     """Have all of them run beside the gateway, `closing` what they opened at its end."""
     join_comfyui(gateway, closing)
+    join_pressure(gateway)
 
 
 def join_comfyui(gateway: Gateway, closing: AsyncExitStack) -> None:
@@ -22,3 +24,9 @@ def join_comfyui(gateway: Gateway, closing: AsyncExitStack) -> None:
     watch = ComfyuiWatch(gateway.worker.runtime, gateway.leases, renderer)
     gateway.on_reload(lambda _: watch.ring())
     gateway.accompany("ComfyUI", watch.run)
+
+
+def join_pressure(gateway: Gateway) -> None:
+    watch = PressureWatch(gateway.leases, gateway.worker.runtime)
+    gateway.on_reload(lambda _: watch.look())
+    gateway.accompany("GPU pressure", watch.run)

@@ -33,7 +33,7 @@ from hearth.cli.client import (
 )
 from hearth.cli.config import find_config
 from hearth.cli.doctor_engines import Finding, check_engines, output_of
-from hearth.cli.doctor_yielding import check_comfyui
+from hearth.cli.doctor_yielding import check_comfyui, check_pressure
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.engines import ENGINE_TITLES
@@ -132,8 +132,10 @@ def _gpu(settings: Settings) -> Iterator[Finding]:
             " without a GPU also gpu.vram_gb: 0"
         )
         yield Finding("warn", "GPU", f"not detected: {error.message}", advice)
+        yield from check_pressure(None, settings)
         return
     yield from check_gpu(reading, settings)
+    yield from check_pressure(reading, settings)
 
 
 async def _reading(device: str) -> GpuReading:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hearth.backends.comfyui import TIMEOUT_S, ComfyUi
 from hearth.cli.doctor_engines import Finding
 from hearth.config.settings import Settings
-from hearth.types import QueueLook
+from hearth.types import GpuReading, QueueLook
 
 SETTING = "gpu.yield.comfyui"
 EXAMPLE = "http://127.0.0.1:8188"
@@ -19,6 +19,15 @@ def check_comfyui(settings: Settings) -> Iterator[Finding]:
     url = settings.gpu.yielding.comfyui
     if url:
         yield _of_look(url, asyncio.run(_look(url)))
+
+
+def check_pressure(reading: GpuReading | None, settings: Settings) -> Iterator[Finding]:
+    """Whether a GPU shows what `gpu.yield.watch: pressure` goes by; None where none is found."""
+    if settings.gpu.yielding.watch != "pressure":
+        return
+    if reading is None or reading.total_mib is None or reading.used_mib is None:
+        says = "gpu.yield.watch is pressure, and no memory of a GPU can be read"
+        yield Finding("warn", "yield", says, "set it to named, and name your programs")
 
 
 async def _look(url: str) -> QueueLook:

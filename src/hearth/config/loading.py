@@ -451,6 +451,8 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
     yielding = settings.gpu.yielding
     if yielding.comfyui_gb is not None and not yielding.comfyui:
         yield "gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"
+    if yielding.watch == "pressure" and not settings.gpu.nvml:
+        yield "gpu.yield.watch: pressure does no more than named, because gpu.nvml is false"
 
 
 def changed_meanings(settings: Settings) -> Iterator[str]:

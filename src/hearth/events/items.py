@@ -459,7 +459,7 @@ class GpuLeaseTaken(Event):
 
 
 class GpuLeaseGranted(Event):
-    """Its memory is free. Fields: `took_s`: since it was taken."""
+    """Its memory is free. Fields: `lease_id`; `took_s`: since so much was asked for."""
 
     lease_id: str
     took_s: float
@@ -467,7 +467,7 @@ class GpuLeaseGranted(Event):
 
 class GpuLeaseLate(Event, level=WARNING):
     """Its memory is not free yet, though it should be. Emitted once for each lease. Fields:
-    `waited_s`; `keeps`: the models that are still in memory.
+    `lease_id`; `waited_s`; `keeps`: the models that are still in memory.
     """
 
     lease_id: str
@@ -476,8 +476,8 @@ class GpuLeaseLate(Event, level=WARNING):
 
 
 class GpuLeaseEnded(Event):
-    """Models may be loaded there again. Fields: `why`: released, expired, holder_gone, owner or
-    stopped; `held_s`: since it was taken.
+    """Models may be loaded there again. Fields: `lease_id`; `why`: released, expired, holder_gone,
+    owner or stopped; `held_s`: since it was taken.
     """
 
     lease_id: str
@@ -506,6 +506,15 @@ class ComfyuiUnreadable(Event, level=WARNING):
 
     problem: str
     path: str
+
+
+class YieldWatchOff(Event, level=WARNING):
+    """What `gpu.yield.watch` asks for cannot be seen here, so this part of it does nothing. Emitted
+    once until it can be seen again. Fields: `watch`: games, named or pressure; `reason`.
+    """
+
+    watch: str
+    reason: str
 
 
 class GpuOverheated(Event, level=WARNING):

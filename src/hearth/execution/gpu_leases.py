@@ -109,14 +109,7 @@ class GpuLeases:
             until=None if for_s is None else expires_at,
             expires_at=expires_at,
         )
-        if known is not None and _covers(known.mib, mib):
-            lease = replace(
-                lease,
-                asked_at=known.asked_at,
-                granted_at=known.granted_at,
-                is_late=known.is_late,
-            )
-        else:
+        if known is None or not _covers(known.mib, mib):
             self._check_size(mib)
             self._stale_readings = self._runtime.tracker.readings_taken
         if known is None:
@@ -124,17 +117,8 @@ class GpuLeases:
                 GpuLeaseTaken(at=now, lease_id=lease.id, source=source, mib=mib, for_s=for_s)
             )
         else:
-            lease = replace(lease, taken_at=known.taken_at)
-        self._keep(lease)
-        self._runtime.post(
-            inputs.LeaseTaken(
-                id=lease.id,
-                mib=mib,
-                grace_s=lease.grace_s,
-                until=lease.until,
-                held_mib=held_mib,
-            )
-        )
+            lease = _in_place_of(known, lease)
+        self._put_in_force(lease, held_mib)
         self._runtime.lease_beat.ring()
         return lease
 
@@ -149,10 +133,17 @@ class GpuLeases:
                 for_s=lease.expires_at - lease.asked_at,
             )
         )
+        self._put_in_force(lease)
+
+    def _put_in_force(self, lease: Lease, held_mib: float = 0.0) -> None:
         self._keep(lease)
         self._runtime.post(
             inputs.LeaseTaken(
-                id=lease.id, mib=lease.mib, grace_s=lease.grace_s, until=lease.expires_at
+                id=lease.id,
+                mib=lease.mib,
+                grace_s=lease.grace_s,
+                until=lease.until,
+                held_mib=held_mib,
             )
         )
 
@@ -267,6 +258,16 @@ class GpuLeases:
                 f"a lease of {mib / MIB_PER_GB:.1f} GiB is more than the GPU has"
                 f" ({capacity_mib / MIB_PER_GB:.1f} GiB): ask for all of it"
             )
+
+
+def _in_place_of(known: Lease, lease: Lease) -> Lease:
+    """It is as that one was, unless it is to have more."""
+    lease = replace(lease, taken_at=known.taken_at)
+    if not _covers(known.mib, lease.mib):
+        return lease
+    return replace(
+        lease, asked_at=known.asked_at, granted_at=known.granted_at, is_late=known.is_late
+    )
 
 
 def _covers(known_mib: float | None, mib: float | None) -> bool:
