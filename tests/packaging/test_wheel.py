@@ -129,7 +129,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path):
     shipped = {
         f"hearth/config/shipped/{name}" for name in ("llm_gateway.yaml", "llm_gateway.schema.json")
     }
-    shipped |= {f"hearth/cli/units/{name}" for name in ("system.service", "user.service")}
+    shipped |= {f"hearth/cli/units/{unit.name}" for unit in (ROOT / "systemd").iterdir()}
     archive = zipfile.ZipFile(wheel)
     assert {name for name in archive.namelist() if ".dist-info/" not in name} == ours | shipped
     texts = {

@@ -185,6 +185,25 @@ async def test_orders_wait_for_a_model_server_that_is_down_at_the_start():
         assert loaded(house) == {"c:latest"}
 
 
+@in_virtual_time
+async def test_nothing_is_loaded_under_a_lease_that_a_restart_interrupts():
+    disk = Disk()
+    async with Living(disk, "a", "b", resident="a", settings=HOME) as house:
+        lease = house.gateway.leases.take(reason="a game", source="api", for_s=HOUR_S)
+        await house.gateway.keep_orders()
+        await sleep_until(600.0)
+        left = disk.copy()
+    async with Living(left, "a", "b", settings=HOME) as house:
+        assert [(each.id, each.taken_at) for each in house.gateway.leases.leases.values()] == [
+            (lease.id, lease.taken_at)
+        ]
+        await sleep_until(HOUR_S - 1.0)
+        assert house.events.of(SwapCompleted) == []
+        await house.events.until(lambda: loaded(house) == {A})
+        (ended,) = house.events.of(GpuLeaseEnded)
+        assert (ended.why, ended.at) == ("expired", HOUR_S), "its wall-clock end"
+
+
 @pytest.mark.parametrize(
     ("ahead_s", "left_s"),
     [

@@ -32,6 +32,10 @@ _COMMANDS = {
     "cancel": ("hearth.cli.admin:cancel", "Cancel requests that wait or run."),
     "jobs": ("hearth.cli.jobs:jobs", "List, show, cancel, wait for and submit durable jobs."),
     "log": ("hearth.cli.status:log", "List finished requests, the latest first."),
+    "yield": (
+        "hearth.cli.yielding:yield_gpu",
+        "Give GPU memory to another program, for a time or while a command runs.",
+    ),
     "config": ("hearth.cli.config:config", "Check, show, compare and import the configuration."),
     "admin": (
         "hearth.cli.admin:admin",

@@ -27,6 +27,11 @@ from hearth.types import JsonDict, JsonMapping
 Json = JsonMapping
 ViewName = Literal["status", "models", "log", "jobs", "job", "keys"]
 
+
+class NotNow(CommandFailed):
+    """The gateway refuses, and may not a little later: it stops, drains, or a disk is full."""
+
+
 _ANSWER_CAP_BYTES = 64 * 1024 * 1024
 _FETCH_TIMEOUT_S = 5.0
 _COMPLETION_TIMEOUT_S = 1.0
@@ -172,10 +177,15 @@ class GatewayClient:
 
     @contextmanager
     def send(
-        self, path: str, body: Json, headers: Mapping[str, str]
+        self,
+        path: str,
+        body: Json,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float | None = None,
     ) -> Iterator[tuple[Message, Iterator[JsonDict]]]:
         """POST JSON; gives the headers of the answer and an object for each of its lines, however
-        long it takes. Leaving disconnects.
+        long it takes, but for a silence of `timeout_s`. Leaving disconnects.
         """
 
         def lines() -> Iterator[JsonDict]:
@@ -184,7 +194,7 @@ class GatewayClient:
                     self._object(line) for line in iter(response.readline, b"") if line.strip()
                 )
 
-        with self._opened("POST", path, body, timeout_s=None, headers=headers) as response:
+        with self._opened("POST", path, body, timeout_s=timeout_s, headers=headers) as response:
             yield response.headers, lines()
 
     @contextmanager
@@ -264,6 +274,8 @@ class GatewayClient:
             )
         if refusal is None:
             raise self._unreachable(f"it answered {response.status}, so it is not Hearth")
+        if response.status == 503:
+            raise NotNow(refusal)
         raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
 
     def _object(self, body: bytes) -> JsonDict:
