@@ -18,7 +18,9 @@ from hearth.events import (
     ComfyuiGone,
     ComfyuiUnreadable,
     GpuLeaseEnded,
+    GpuLeaseGranted,
     GpuLeaseTaken,
+    ItemYielded,
 )
 from hearth.execution.gpu_leases import Lease
 from hearth.types import DAY_S
@@ -34,7 +36,7 @@ from hearth.yielding.comfyui import (
 from tests.execution.test_gpu_watch import TOTAL_MIB, CardHouse
 from tests.support.fake_comfyui import FakeComfyUi, MemoryRenderer
 from tests.support.fake_webhooks import Reply
-from tests.support.house import settings_with, within
+from tests.support.house import FULL_TEXT, body_of, settings_with, text_of, within
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 URL = "http://comfyui:8188"
@@ -118,6 +120,26 @@ async def test_a_job_has_the_gpu_from_its_start_until_its_memory_is_free(house: 
     assert 30.5 + ENDS_FROM_S <= ended_at <= 30.5 + ENDS_AFTER_S
     assert (house.comfyui.holds_mib, house.freed) == (0.0, 1)
     assert (house.taken, house.ends) == ([None], ["released"])
+
+
+@pytest.mark.parametrize(("streams", "within_s"), [(False, 2.0), (True, 7.0)])
+@in_virtual_time
+async def test_its_memory_is_free_soon_and_an_answer_that_gave_way_goes_on(streams, within_s):
+    async with open_house(resident="a") as house:
+        asked = (
+            house.submit("a", stream=True, ways=("replayed",), service_s=60.0) if streams else None
+        )
+        await sleep_until(10.1)
+        house.comfyui.post(seconds=20.0, mib=TOTAL_MIB)
+        await house.events.first(GpuLeaseGranted)
+        assert (house.now <= 10.1 + within_s, house.gpu_status["resident_models"]) == (True, [])
+        yielded = len(house.events.of(ItemYielded))
+        loaded = len(house.ollama.control)
+        await house.until_ended()
+        assert len(house.ollama.control) == loaded  # nothing is loaded while it renders
+        if asked is not None:
+            assert text_of(await body_of(asked)) == FULL_TEXT
+        assert (yielded, len(house.taken)) == (streams, 1)
 
 
 @in_render_house
