@@ -42,6 +42,11 @@ _UNDESCRIBED = (
         "/v1/messages/batches/{batch_id}/results",
         "The results of a batch that has ended, one a line.",
     ),
+    (
+        "POST",
+        "/llm/gpu/leases/hold",
+        "A lease that lives as long as this connection, and lines of JSON that say how it is.",
+    ),
     ("GET", "/static/{file}", "The dashboard's own files; no data."),
     ("GET", "/openapi.json", "The OpenAPI description of Hearth's own pages."),
 )
@@ -178,8 +183,10 @@ def _described(openapi: Node) -> Iterator[Address]:
 
 
 def _who(path: str) -> str:
-    if path == "/healthz" or path.startswith("/static/"):
+    if path in ("/healthz", "/llm/gpu/status") or path.startswith("/static/"):
         return "everybody"
+    if path.startswith("/llm/gpu/leases"):
+        return "keys with may_lease"
     return "admins" if path.startswith("/llm/admin/") or path == "/openapi.json" else "every caller"
 
 

@@ -281,6 +281,7 @@ class Gateway:
                 at=now, grace_s=grace_s, waiting=view.waiting, running=len(view.running)
             )
         )
+        self.leases.stop()
         cloud = (
             None
             if self.cloud is None

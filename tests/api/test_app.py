@@ -27,11 +27,14 @@ JSON = {"content_type": "application/json"}
 
 ANYBODY = "anybody"
 ANY_KEY = "any key"
+LEASE = "keys with may_lease"
 ADMIN = "admin"
 ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     path: (who, tuple(methods.split()))
     for who, methods, paths in (
-        (ANYBODY, "GET", "/healthz"),
+        (ANYBODY, "GET", "/healthz /llm/gpu/status"),
+        (LEASE, "GET POST DELETE", "/llm/gpu/leases"),
+        (LEASE, "PUT DELETE", "/llm/gpu/leases/1"),
         (ANYBODY, "GET HEAD", " ".join(FILES)),
         (
             ANY_KEY,
@@ -109,7 +112,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     for path in paths.split()
 }
 """Every address, who may use it, with which methods."""
-STREAMS = ("/llm/queue/stream", "/llm/dashboard/stream")
+STREAMS = ("/llm/queue/stream", "/llm/dashboard/stream", "/llm/gpu/leases/hold")
 """They never end, and have tests of their own."""
 
 
@@ -172,7 +175,7 @@ async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_met
                     method,
                     path,
                 )
-            elif who == ADMIN and key != ADMIN_KEY:
+            elif who in (LEASE, ADMIN) and key != ADMIN_KEY:
                 assert got.status == 403, (method, path)
             elif method not in methods:
                 assert (got.status, got.headers["allow"]) == (405, ", ".join(sorted(methods))), (
@@ -185,7 +188,7 @@ async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_met
                     path,
                 )
         assert key or not keyed.reached, path
-    assert [(await keyed.ask("GET", path)).status for path in STREAMS] == [401, 401]
+    assert [(await keyed.ask("GET", path)).status for path in STREAMS] == [401] * 3
 
 
 async def test_an_odd_or_escaped_address_is_401_without_a_key_and_404_with_one(keyed):

@@ -48,6 +48,10 @@ _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to"
     " auth.keys with `admin: true`, and send it as Authorization: Bearer KEY; or {advice}"
 )
+_LEASE_TEXT = (
+    "taking the GPU for another program needs a key with this right: set `may_lease: true` at its"
+    " entry in auth.keys, or use an admin's key"
+)
 _OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/", f"{MESSAGE_BATCHES_PATH}/")
 """Below them unknown addresses have Hearth's own text, elsewhere the model server's."""
 
@@ -127,6 +131,8 @@ class HearthApp:
     def _check_access(self, identity: Identity, access: Access) -> None:
         if access == "admin" and not identity.admin:
             raise Forbidden("this requires an admin key")
+        if access == "lease" and not (identity.admin or identity.may_lease):
+            raise Forbidden(_LEASE_TEXT)
         if access == "model manager" and not identity.may_manage_models:
             url = self._gateway.settings.engine_row.url
             advice = self._gateway.engines.first.engine.how_to_manage(url)

@@ -29,13 +29,13 @@ BODY = "hearth.body"
 _NOT_JSON = "the body is not valid JSON"
 _PROBLEMS_SHOWN = 10
 _PROBLEM_CHARS = 500
-_SMALL_BODY_BYTES = 64 * 1024
+SMALL_BODY_BYTES = 64 * 1024
 """More than any page takes whose body FastAPI parses, on the event loop."""
 _MAX_KEY_CHARS = 255
 
 
 def _in_scope(name: str) -> Any:  # noqa: ANN401 - as `Depends` has it
-    def found(http: HttpRequest) -> object:
+    async def found(http: HttpRequest) -> object:  # FastAPI calls others in a thread
         return http.scope[name]
 
     return Depends(found)
@@ -58,12 +58,12 @@ class SmallBodyRoute(APIRoute):
     def get_route_handler(self) -> RouteHandler:
         """As FastAPI says."""
         handle = super().get_route_handler()
-        has_body = "POST" in (self.methods or ())
+        has_body = not {"POST", "PUT"}.isdisjoint(self.methods or ())
 
         async def bounded(http: HttpRequest) -> Response:
             request: Request = http.scope[REQUEST]
             pending = [
-                await http.scope[BODY].read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""
+                await http.scope[BODY].read(limit_bytes=SMALL_BODY_BYTES) if has_body else b""
             ]
 
             async def receive() -> Message:
@@ -96,14 +96,15 @@ async def answer_large(
 ) -> None:
     """Have a page answer whose body may be long, and is read as a `model`."""
     response = await endpoint(
-        await body.parsed(partial(_validated, model), await body.read()), request, body
+        await body.parsed(partial(validated, model), await body.read()), request, body
     )
     response.headers["x-request-id"] = request.request_id
     await request.answer.head(response.status_code, tuple(response.raw_headers))
     await request.answer.end(bytes(response.body))
 
 
-def _validated(model: type[Asked], content: bytes) -> Asked:
+def validated(model: type[Asked], content: bytes) -> Asked:
+    """Raises BadRequest."""
     try:
         return model.model_validate(decode(content))
     except ValidationError as error:

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from hearth.admission.peers import THIS_MACHINE, Admittance, Connections, peer_of
-from hearth.api.request import DISCONNECTED, App, Message, Send
+from hearth.api.request import CONNECTION, DISCONNECTED, App, Message, Send
 from hearth.api.turns import TurnLimiter
 from hearth.types import frozen
 
@@ -324,8 +324,9 @@ class HttpConnection(HttpToolsProtocol):
         length = values.get(b"content-length")
         self._declared_bytes = None if length is None else int(length)
         self.scope["headers"] = fields
-        # a key of Hearth's own beside those of ASGI
+        # keys of Hearth's own beside those of ASGI
         self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]
+        self.scope[CONNECTION] = self.transport  # type: ignore[literal-required]
         super().on_headers_complete()
         self.headers = []  # trailers come too late to be fields of the request
 

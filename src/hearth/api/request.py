@@ -46,6 +46,9 @@ DISCONNECTED = "hearth.disconnected"
 To wait for that by `receive` would take a task of each request.
 """
 
+CONNECTION = "hearth.connection"
+"""In the scope of one that came over a socket: its transport."""
+
 _REQUEST_ID = re.compile(
     rf"(?!(?:{JOB_PREFIX}|{BATCH_JOB_PREFIX})[0-9a-f]{{32}}\Z)[A-Za-z0-9_-]{{1,64}}".encode()
 )
@@ -127,6 +130,7 @@ class Request:
     receive: Receive
     answer: Responder
     disconnected: asyncio.Future[None]
+    connection: asyncio.BaseTransport | None
 
     @property
     def id_header(self) -> tuple[bytes, bytes]:
@@ -180,6 +184,7 @@ def request_of(
         receive=receive,
         answer=Responder(send),
         disconnected=scope[DISCONNECTED],
+        connection=scope.get(CONNECTION),
     )
 
 

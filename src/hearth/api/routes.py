@@ -1,8 +1,8 @@
 """Every address: who may use it, with which methods, what it takes, and what answers there.
 
 Hearth's own pages are FastAPI's routes; those that run a model or move a file take the request as
-it is. What is not here does not exist, and only `/healthz` and the dashboard's own files, which
-hold no data, are open to callers without a key.
+it is. What is not here does not exist, and only `/healthz`, `/llm/gpu/status` and the dashboard's
+own files, which hold no data of callers, are open to callers without a key.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, ans
 from hearth.api.files import FILES_PATH, FilePages
 from hearth.api.inference import Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
+from hearth.api.leases import GPU_STATUS_PATH, HOLD_PATH, LEASES_PATH, LeasePages
 from hearth.api.message_batches import (
     MESSAGE_BATCHES_PATH,
     RESULTS_SUFFIX,
@@ -57,7 +58,7 @@ AddressHandler = Callable[[Request, RequestBody], Awaitable[None]]
 PageHandler = Callable[..., Any]
 
 
-Access: TypeAlias = Literal["public", "caller", "admin", "model manager"]
+Access: TypeAlias = Literal["public", "caller", "lease", "admin", "model manager"]
 """Who may use an address."""
 
 
@@ -114,26 +115,31 @@ class Routes:
     def _add_pages(self, gateway: Gateway) -> None:
         """Hearth's own, in the order in which `/openapi.json` lists them."""
         admin = AdminPages(gateway)
+        leases = LeasePages(gateway)
         pages = {
             **_status_pages(self.status),
             "/llm/completions": {"POST": CompletionPages(gateway).complete},
             **_work_pages(admin, JobPages(gateway)),
             **_stored_pages(admin, FilePages(gateway), BatchPages(gateway)),
             **_message_batch_pages(MessageBatchPages(gateway)),
+            **_lease_pages(leases),
         }
         for path, endpoints in pages.items():
             for method, endpoint in endpoints.items():
                 self._add_page(method, path, endpoint)
+        self._add(HOLD_PATH, ("POST",), leases.hold, Address(access="lease"))
 
     def _add_page(self, method: str, path: str, endpoint: PageHandler) -> None:
         # it takes FastAPI a millisecond
         route = cache(lambda: SmallBodyRoute(path, endpoint, methods=[method]))
         self._pages.append(route)
         access: Access = "caller"
-        if path == "/healthz":
+        if path in ("/healthz", GPU_STATUS_PATH):
             access = "public"
         elif path.startswith(_ADMIN_PREFIX):
             access = "admin"
+        elif path.startswith(LEASES_PATH):
+            access = "lease"
         handler = _handler_of(route)
         adds: Adds = "other"
         if path in _LARGE_BODIES:
@@ -282,6 +288,15 @@ def _work_pages(admin: AdminPages, jobs: JobPages) -> Pages:
     }
 
 
+def _lease_pages(leases: LeasePages) -> Pages:
+    one = f"{LEASES_PATH}/{{lease_id}}"
+    return {
+        GPU_STATUS_PATH: {"GET": leases.state},
+        LEASES_PATH: {"GET": leases.listed, "POST": leases.take, "DELETE": leases.end_all},
+        one: {"PUT": leases.renew, "DELETE": leases.end},
+    }
+
+
 def _stored_pages(admin: AdminPages, files: FilePages, batches: BatchPages) -> Pages:
     return {
         FILES_PATH: {"GET": files.listed},
@@ -382,6 +397,7 @@ _OPENAI: Node = {
     "seed": _COUNT,
     "temperature": {"type": "number"},
 }
+_HELD: Node = {"gb": {"type": "number"}, "mib": {"type": "number"}, "reason": _TEXT}
 _FILE = {
     "file": {"type": "string", "format": "binary"},
     "purpose": {"type": "string", "enum": ["batch"]},
@@ -467,6 +483,7 @@ def described(routes: Sequence[BaseRoute]) -> Node:
     )
     _add(paths, "/v1/files/{file_id}/content", ("GET",), "", None)
     _add(paths, _RESULTS_PATH, ("GET",), "", None)
+    _add(paths, HOLD_PATH, ("POST",), "", _json_body(_HELD, ()))
     return {**framework, "paths": paths}
 
 

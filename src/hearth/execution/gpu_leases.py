@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from hearth.config.choices import MIB_PER_GB
-from hearth.errors import OrderRefused
+from hearth.errors import OrderRefused, ShuttingDown
 from hearth.events import GpuLeaseEnded, GpuLeaseGranted, GpuLeaseLate, GpuLeaseTaken
 from hearth.execution.runtime import Runtime
 from hearth.execution.tasks import ChangeCounter
@@ -25,6 +25,7 @@ from hearth.types import DAY_S, frozen
 LeaseSource: TypeAlias = Literal["api", "connection", "games", "named", "pressure", "comfyui"]
 LeaseEndReason: TypeAlias = Literal["released", "expired", "holder_gone", "owner", "stopped"]
 
+_OF_CALLERS = frozenset[LeaseSource]({"api", "connection"})
 MAX_LEASE_S = DAY_S
 LATE_S = 10.0
 """After its grace, until the owner is told that the memory of a lease is still not free."""
@@ -34,6 +35,8 @@ late.
 """
 READ_S = 0.5
 """How often the card is read while nothing but its own word is missing."""
+MAX_LEASES = 100
+"""Of callers, together; watches have a few of their own beside."""
 SLACK_MIB = 512.0
 """What the model server may keep on the card of an engine without models: its context."""
 
@@ -69,6 +72,8 @@ class GpuLeases:
         # in the way
         self._stale_readings = 0
         self._read_at = -READ_S
+        self._endings: dict[str, asyncio.Future[LeaseEndReason]] = {}
+        self.is_stopping = False
         self.changes = ChangeCounter()
 
     @property
@@ -92,10 +97,13 @@ class GpuLeases:
             mib: how much, None for all. for_s: for so long, `MAX_LEASE_S` at most; None until its
             holder ends it. held_mib: so much of it the holder has already, by the last reading.
 
-        Raises OrderRefused: the card does not have so much.
+        Raises OrderRefused: the card does not have so much, or callers have `MAX_LEASES`;
+        ShuttingDown.
         """
         now = self._runtime.clock.monotonic()
         known = self._leases.get(lease_id)
+        if known is None and source in _OF_CALLERS:
+            self._check_room()
         expires_at = now + (MAX_LEASE_S if for_s is None else min(for_s, MAX_LEASE_S))
         lease = Lease(
             id=lease_id or f"lease-{secrets.token_hex(6)}",
@@ -171,9 +179,26 @@ class GpuLeases:
             GpuLeaseEnded(at=now, lease_id=lease_id, why=why, held_s=now - lease.taken_at)
         )
         self._runtime.post(inputs.LeaseEnded(id=lease_id))
+        if lease_id in self._endings:
+            self._endings.pop(lease_id).set_result(why)
         self.changes.note()
         self._runtime.lease_beat.ring()
         return True
+
+    def ending(self, lease_id: str) -> asyncio.Future[LeaseEndReason]:
+        """Done when this lease, which is there, has ended; to be waited for, not awaited."""
+        if lease_id not in self._endings:
+            self._endings[lease_id] = asyncio.get_running_loop().create_future()
+        return self._endings[lease_id]
+
+    def stop(self) -> None:
+        """The gateway stops: nobody is to wait any more. What is leased stays so, for the next
+        process, to which holders can return.
+        """
+        self.is_stopping = True
+        for lease_id in tuple(self._endings):
+            self._endings.pop(lease_id).set_result("stopped")
+        self.changes.end()
 
     async def wait_granted(self, lease_id: str, wait_s: float) -> bool:
         """Whether its memory is free, after at most so many seconds."""
@@ -250,6 +275,13 @@ class GpuLeases:
     def _keep(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
         self.changes.note()
+
+    def _check_room(self) -> None:
+        if self.is_stopping:
+            raise ShuttingDown
+        number = sum(lease.source in _OF_CALLERS for lease in self._leases.values())
+        if number >= MAX_LEASES:
+            raise OrderRefused(f"{number} leases are held, which is the limit: end one of them")
 
     def _check_size(self, mib: float | None) -> None:
         capacity_mib = self._runtime.view.capacity_mib
