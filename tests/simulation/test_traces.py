@@ -13,6 +13,7 @@ from hearth.simulation.agents import AGENTS
 from hearth.simulation.spilling import SPILLING
 from hearth.simulation.traces import parse_trace, read_trace, trace_text
 from hearth.simulation.workloads import WORKLOADS
+from hearth.simulation.yielding import YIELDING
 from hearth.types import JsonDict, Lane, Priority, Usage
 from tests.support.workloads import Mix, random_workload
 
@@ -106,7 +107,7 @@ def test_a_workload_survives_being_written_and_read_with_odd_names():
         replace(each, jobs=tuple(replace(job, max_wait_s=9.0, max_tokens=7) for job in each.jobs))
         for each in drawn
     ]
-    shipped = (build() for build in {**WORKLOADS, **AGENTS, **SPILLING}.values())
+    shipped = (build() for build in {**WORKLOADS, **AGENTS, **SPILLING, **YIELDING}.values())
     for workload in (*shipped, *drawn, *limited):
         assert parse_trace(trace_text(workload), source="t") == workload
     odd = replace(

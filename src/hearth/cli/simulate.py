@@ -53,6 +53,7 @@ from hearth.simulation.measures import (
 from hearth.simulation.spilling import SPILLING
 from hearth.simulation.traces import read_trace, trace_text
 from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Workload
+from hearth.simulation.yielding import YIELDING
 from hearth.types import JsonDict
 
 ALL = "all"
@@ -62,7 +63,7 @@ SILENT_S = 1.0
 """What is over by then shows no bar."""
 ESTIMATES = 50
 """Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
-_NAMED = {**WORKLOADS, **AGENTS, **callers.COMPETING, **SPILLING, **LONG}
+_NAMED = {**WORKLOADS, **AGENTS, **callers.COMPETING, **SPILLING, **YIELDING, **LONG}
 _BUILDERS = {**_NAMED, **MANY_MODELS, **HOMES}
 _SHARING = {"adaptive", "adaptive, fair", "adaptive, fifo"}
 _POLICIES = [policy.value for policy in PolicyName]

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from math import inf
 
+from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import SchedulerSettings
 from hearth.scheduling.actions import Action, Cut, Dispatch, Fail, Load, Stop, Unload, WakeAt
 from hearth.scheduling.core import Scheduler
@@ -21,6 +23,8 @@ from hearth.scheduling.inputs import (
     Finished,
     FirstByte,
     Input,
+    LeaseEnded,
+    LeaseTaken,
     LoadAborted,
     Loaded,
     LoadFailed,
@@ -33,7 +37,7 @@ from hearth.scheduling.inputs import (
     Unloaded,
 )
 from hearth.simulation.reading import NOTHING_READ, PromptReading, Readings
-from hearth.simulation.workloads import Outage, Workload, WorkloadJob
+from hearth.simulation.workloads import CardLease, Outage, Workload, WorkloadJob
 from hearth.types import QueueItem, RequestId, Sequence, entity, frozen
 
 
@@ -94,12 +98,23 @@ class SimulationRun:
     records: list[Record] = field(default_factory=list)  # of each job that arrived, in that order
     swaps: list[GpuSpan] = field(default_factory=list)
     stops: list[GpuSpan] = field(default_factory=list)
+    leases: list[LeaseSpan] = field(default_factory=list)
     # every action but the timer's, where they were to be kept
     decisions: list[tuple[float, Action]] = field(default_factory=list)
     busy_s: float = 0.0  # in which anything ran
     # of conversations: in which their prompts were read, and in which they were read once more
     read_s: float = 0.0
     reread_s: float = 0.0
+
+
+@entity
+class LeaseSpan:
+    """What another program was given."""
+
+    gb: float | None  # None: all
+    taken: float
+    granted: float | None = None  # when nothing of ours was in its memory any more; None: never
+    ended: float | None = None
 
 
 Handle = Callable[[Input, float], list[Action]]
@@ -127,7 +142,13 @@ def simulate(
     """
     if handle is None:
         handle = Scheduler(settings, cuts_loads=workload.cut_s is not None).handle
-    engine = _Simulator(handle, workload, keep_decisions=keep_decisions, on_progress=on_progress)
+    engine = _Simulator(
+        handle,
+        workload,
+        grace_s=settings.gpu.yielding.grace_s,
+        keep_decisions=keep_decisions,
+        on_progress=on_progress,
+    )
     engine.run()
     return engine.outcome
 
@@ -140,12 +161,14 @@ class _Simulator:
         handle: Handle,
         workload: Workload,
         *,
+        grace_s: float,
         keep_decisions: bool,
         on_progress: Callable[[int], None] | None,
     ) -> None:
         self.outcome = SimulationRun()
         self._handle = handle
         self._workload = workload
+        self._grace_s = grace_s
         self._keep_decisions = keep_decisions
         self._on_progress = on_progress
         self._now = 0.0
@@ -159,14 +182,20 @@ class _Simulator:
         self._loads = 0  # begun or cut so far
         self._loading: str | None = None  # as long as its load has not been cut
         self._away: tuple[Outage, ...] = ()
+        self._leased: dict[str, LeaseSpan] = {}
+        # of the models on the card, those that are there or on their way in or out
+        self._on_card: set[str] = set()
         self._busy_since = 0.0
 
     def run(self) -> None:
         workload = self._workload
         if workload.is_mixed:
             self._report(listed(workload))
+        self._on_card.update(workload.resident)
         for model in (*workload.resident, *workload.elastic):
             self._report(Loaded(model=model))
+        for number, lease in enumerate(workload.leases):
+            self._plan(lease.at, self._take_lease, f"lease-{number}", lease)
         for outage in workload.outages:
             self._plan(outage.began_at, self._go_away, outage)
             self._plan(outage.ended_at, self._come_back, outage)
@@ -213,6 +242,7 @@ class _Simulator:
                 )
                 self._loads += 1
                 self._loading = model
+                self._on_card.add(model)
                 self._plan(loaded_at, self._loaded, model, self._loads)
             case Cut(model=model):
                 self._loads += 1
@@ -220,18 +250,58 @@ class _Simulator:
                 gone_at = now + (workload.cut_s or 0.0)
                 span = self.outcome.swaps[-1]
                 self.outcome.swaps[-1] = replace(span, end=min(span.end, gone_at))
-                self._plan(gone_at, self._report, LoadAborted(model=model))
+                self._plan(gone_at, self._leave_card, model, LoadAborted(model=model))
             case Unload(model=model):
                 self._readings.forget(model)
-                self._plan(
-                    now + workload.unload_s.get(model, 0.0), self._report, Unloaded(model=model)
-                )
+                gone_at = now + workload.unload_s.get(model, 0.0)
+                self._plan(gone_at, self._leave_card, model, Unloaded(model=model))
             case Stop(sequence=sequence, how=how):
                 self._stop(self._record(sequence), interrupted=how == "preempt")
             case Fail(sequence=sequence):
                 self._end(self._record(sequence), failed=True)
             case _:
                 pass
+
+    def _leave_card(self, model: str, fact: Input) -> None:
+        self._on_card.discard(model)
+        self._grant_leases()
+        self._report(fact)
+
+    def _take_lease(self, lease_id: str, lease: CardLease) -> None:
+        now = self._now
+        self._leased[lease_id] = span = LeaseSpan(lease.gb, now)
+        self.outcome.leases.append(span)
+        self._plan(now + lease.for_s, self._end_lease, lease_id)
+        self._grant_leases()
+        self._report(
+            LeaseTaken(
+                id=lease_id,
+                mib=None if lease.gb is None else lease.gb * MIB_PER_GB,
+                grace_s=self._grace_s,
+                until=now + lease.for_s if lease.is_timed else None,
+            )
+        )
+
+    def _end_lease(self, lease_id: str) -> None:
+        self._leased.pop(lease_id).ended = self._now
+        self._grant_leases()
+        self._report(LeaseEnded(id=lease_id))
+
+    def _grant_leases(self) -> None:
+        """Note whose memory is free by now: of several, who came first has it first."""
+        taken_gb = self._taken_gb()
+        left_gb = self._workload.vram_gb or inf
+        for span in self._leased.values():
+            left_gb = 0.0 if span.gb is None else left_gb - span.gb
+            if span.granted is None and taken_gb <= max(0.0, left_gb):
+                span.granted = self._now
+
+    def _taken_gb(self) -> float:
+        """What models hold that can go; one whose size nobody knows may hold all."""
+        workload = self._workload
+        models = self._on_card - workload.staying - workload.off_card
+        sizes = [workload.models[model].vram_gb for model in models]
+        return sum(inf if size is None else size for size in sizes)
 
     def _loaded(self, model: str, number: int) -> None:
         if self._loads == number:  # it has not been cut
@@ -250,6 +320,8 @@ class _Simulator:
             self._loading = None
             self.outcome.swaps[-1] = replace(self.outcome.swaps[-1], end=self._now)
             self._report(LoadFailed(model=loading))
+        self._on_card -= outage.models
+        self._grant_leases()
         for model in outage.models:
             self._readings.forget(model)
 
@@ -271,6 +343,7 @@ class _Simulator:
         self._report_away()
         away = frozenset[str]().union(*(each.models for each in self._away))
         for model in sorted((outage.models & self._workload.staying) - away):
+            self._on_card.add(model)
             self._report(Loaded(model=model))
 
     def _report_away(self) -> None:

@@ -90,6 +90,42 @@ def home(
     )
 
 
+def asked_in_turn(
+    rng: Random,
+    first: int,
+    caller: str,
+    model: str,
+    length_s: float,
+    *,
+    mean_s: float,
+    pause_s: float,
+) -> list[WorkloadJob]:
+    """One caller's streams, numbered from `first`, each some time after the end of the one before
+    it.
+    """
+    jobs = list[WorkloadJob]()
+    spent_s = 0.0
+    while spent_s < length_s:
+        gap_s = rng.expovariate(1 / pause_s)
+        service_s = FIRST_BYTE_S + rng.expovariate(1 / mean_s)
+        is_first = not jobs
+        job = WorkloadJob(
+            id=first + len(jobs),
+            model=model,
+            at=gap_s if is_first else 0.0,
+            after=None if is_first else first + len(jobs) - 1,
+            think_s=0.0 if is_first else gap_s,
+            caller=caller,
+            service_s=service_s,
+            first_byte_s=FIRST_BYTE_S,
+            streaming=True,
+            continues=True,
+        )
+        jobs.append(job)
+        spent_s += gap_s + service_s
+    return jobs
+
+
 class _Drawing:
     """Draws the requests of one home; made for one and thrown away."""
 

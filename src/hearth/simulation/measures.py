@@ -114,6 +114,16 @@ def by_lane(run: SimulationRun) -> dict[Lane, dict[str, float]]:
     return found
 
 
+def leases_granted(run: SimulationRun) -> dict[str, float]:
+    """How many other programs were to have memory, how many got it, and after how long at most."""
+    waited_s = [span.granted - span.taken for span in run.leases if span.granted is not None]
+    return {
+        "leases": len(run.leases),
+        "granted": len(waited_s),
+        "max_wait_s": max(waited_s, default=0.0),
+    }
+
+
 def as_json(policy: str, run: SimulationRun, estimates: EstimateError | None = None) -> JsonDict:
     """One policy's run as plain values: requests by id, swaps in order, the summary, and the same
     by lane.
@@ -137,6 +147,7 @@ def as_json(policy: str, run: SimulationRun, estimates: EstimateError | None = N
         "summary": asdict(summary(run)),
         "lanes": {lane.value: waits for lane, waits in by_lane(run).items()},
         "estimates": estimates,
+        **({"leases": leases_granted(run)} if run.leases else {}),
     }
 
 
@@ -147,10 +158,12 @@ def comparison(
     lane that had any work.
     """
     rows = [
-        (policy, summary(run), by_lane(run), swap_pct(run), error) for policy, run, error in runs
+        (policy, summary(run), by_lane(run), swap_pct(run), error, leases_granted(run))
+        for policy, run, error in runs
     ]
-    lanes = [lane for lane in Lane if any(lane in found for _, _, found, _, _ in rows)]
+    lanes = [lane for lane in Lane if any(lane in found for _, _, found, *_ in rows)]
     reads = any(whole.read_s for _, whole, *_ in rows)
+    leases = any(granted["leases"] for *_, granted in rows)
     table = Table(
         title=title,
         title_justify="left",
@@ -167,12 +180,13 @@ def comparison(
         "swapping\n%",
         "busy\n%",
         *(["read twice\ns"] if reads else []),
+        *(["leases, granted\nafter max s"] if leases else []),
         *headings,
         "interrupted",
         "estimate off by\nmedian s (%)",
     ):
         table.add_column(heading, justify="right", header_style="dim")
-    for policy, whole, found, swapping_pct, error in rows:
+    for policy, whole, found, swapping_pct, error, granted in rows:
         table.add_row(
             policy,
             f"{whole.makespan_s:,.1f}",
@@ -180,11 +194,16 @@ def comparison(
             f"{swapping_pct:.1f}",
             f"{whole.busy_pct:.1f}",
             *([f"{whole.reread_s:,.0f}"] if reads else []),
+            *([_granted(granted)] if leases else []),
             *(_waits(found.get(lane)) for lane in lanes),
             f"{sum(waits['interrupts'] for waits in found.values()):,}",
             _off_by(error),
         )
     return table
+
+
+def _granted(granted: Mapping[str, float]) -> str:
+    return f"{granted['granted']}/{granted['leases']}, {granted['max_wait_s']:.1f}"
 
 
 def _waits(waits: Mapping[str, float] | None) -> str:

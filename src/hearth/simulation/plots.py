@@ -35,6 +35,7 @@ DASHES: tuple[LineStyle, ...] = (
 )
 MARKERS = ("o", "s", "^", "v", "D", "P")
 GREY = "#9A9A9A"
+LEASED = "#FBE9C6"
 WIDTH_IN = 12.0
 ROW_IN = 0.30
 STRIP_IN = 0.62
@@ -78,7 +79,12 @@ def draw_png(runs: Mapping[str, SimulationRun], *, title: str | None = None) -> 
     for axes, (policy, run) in zip(strips, runs.items(), strict=True):
         _strip(axes, policy, run, models, end_s=end_s, unit_s=unit_s)
     strips[-1].set_xlabel(f"time ({unit})")
-    day.legend(handles=_kinds(), loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    kinds = _kinds()
+    if any(run.leases for run in runs.values()):
+        kinds.append(Patch(facecolor=LEASED, label="another program has memory"))
+    day.legend(
+        handles=kinds, loc="outside upper right", ncols=len(kinds), frameon=False, fontsize=9
+    )
     panels = waits.subplots(1, max(1, len(lanes)), sharey=True, squeeze=False)[0]
     for axes, lane in zip(panels, lanes, strict=False):
         _waits(axes, lane, runs)
@@ -175,6 +181,9 @@ def _strip(
         axes.broken_barh(
             loading, place, facecolors="#E8E8E8", edgecolors=GREY, hatch="//////", linewidth=0.4
         )
+    for lease in run.leases:
+        ended = end_s if lease.ended is None else lease.ended
+        axes.axvspan(lease.taken / unit_s, ended / unit_s, color=LEASED, linewidth=0, zorder=0)
     axes.set_yticks(range(len(models)), [_text(model) for model in models], fontsize=9)
     axes.set_ylim(len(models) - 0.45, -0.55)
     axes.set_xlim(0, end_s / unit_s)

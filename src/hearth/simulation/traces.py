@@ -19,7 +19,7 @@ import pydantic
 from hearth.config.loading import read_text
 from hearth.config.settings import ModelSettings
 from hearth.errors import ConfigError
-from hearth.simulation.workloads import Workload, WorkloadJob
+from hearth.simulation.workloads import CardLease, Workload, WorkloadJob
 from hearth.types import JsonDict, Lane, Priority, Usage, without_none
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
@@ -49,6 +49,13 @@ class _ModeChange(_Strict):
     active: bool
 
 
+class _Lease(_Strict):
+    t: Seconds
+    for_s: Rate
+    gb: Rate | None = None
+    timed: bool = False
+
+
 class _TraceHeader(_Strict):
     models: Annotated[dict[str, _Model], pydantic.Field(min_length=1)]
     aliases: dict[str, Annotated[list[str], pydantic.Field(min_length=1)]] = {}
@@ -61,6 +68,7 @@ class _TraceHeader(_Strict):
     cut_s: Seconds | None = None
     until_s: Rate | None = None
     elastic: dict[str, Seconds] = {}
+    leases: list[_Lease] = []
 
 
 class _Reports(_Strict):
@@ -175,6 +183,10 @@ class _TraceReader:
                 if model.paced is not None
             },
             elastic=header.elastic,
+            leases=tuple(
+                CardLease(at=lease.t, for_s=lease.for_s, gb=lease.gb, is_timed=lease.timed)
+                for lease in header.leases
+            ),
         )
 
     def _parse(self, shape: type[Parsed], line: int, text: str) -> Parsed | None:
@@ -359,6 +371,15 @@ def trace_text(workload: Workload) -> str:
             cut_s=workload.cut_s,
             until_s=workload.until_s,
             elastic=dict(workload.elastic) or None,
+            leases=[
+                {
+                    "t": lease.at,
+                    "for_s": lease.for_s,
+                    **_given(gb=lease.gb, timed=lease.is_timed or None),
+                }
+                for lease in workload.leases
+            ]
+            or None,
         ),
     }
     return "".join(json.dumps(line) + "\n" for line in (header, *map(_request_line, workload.jobs)))

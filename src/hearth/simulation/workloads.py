@@ -67,6 +67,16 @@ class Outage:
 
 
 @frozen
+class CardLease:
+    """Another program is to have memory of the card for a while: a game, a render."""
+
+    at: float
+    for_s: float
+    gb: float | None = None  # None: all
+    is_timed: bool = False  # its end is known from the start; else its holder ends it
+
+
+@frozen
 class Workload:
     """Everything that is asked, and the truth about the models."""
 
@@ -98,6 +108,7 @@ class Workload:
     # models of an elastic engine, and how long a request of an alias waits for others before one of
     # these: always there, on no card
     elastic: Mapping[str, float] = field(default_factory=dict)
+    leases: tuple[CardLease, ...] = ()
 
     @property
     def is_mixed(self) -> bool:
