@@ -18,7 +18,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input, LeaseEnded, LeaseTaken
 from hearth.simulation.engine import SimulationRun, simulate
 from hearth.simulation.homes import asked_in_turn
-from hearth.simulation.workloads import CardLease, Workload
+from hearth.simulation.workloads import CardLease, Workload, WorkloadJob
 from hearth.simulation.yielding import games_evening
 from hearth.types import Lane, Priority
 
@@ -58,7 +58,7 @@ class Watched:
 
 def busy_card(rng: Random, *, leases: int, cuts: bool) -> Workload:
     """Six callers on four models, of whom one is the house's own, and leases at any instant."""
-    jobs = []
+    jobs = list[WorkloadJob]()
     for number in range(6):
         model = rng.choice(list(SIZES_GB))
         asked = asked_in_turn(
