@@ -24,6 +24,9 @@ the smallest set goes and of these what is idle
   - lease game 8 -> unload a
   - ext a -> start 1 on a; lease game 3 -> unload b
   - ext a -> start 1 on a; ext b -> start 2 on b; lease game 3 -> unload c
+the model to come back to stays where another is enough [vram_gb=12 home_model=a a:6 b:6 | a b]
+  - ext b -> start 1 on b; lease game 4; at 5 -> preempt 1
+  - lease game 8 -> unload a, unload b
 what is over the room by nothing stays
   lease game 2
 a lease that is more than the card has is one of all

@@ -2,9 +2,10 @@
 longer. docs/scheduling.md numbers the rules as they are here.
 
 1. As long as the models that may go take more than the room, the smallest set of them goes that is
-   enough: first what is only being loaded, then idle ones, of these first those whose conversations
-   outlive an unload, then what is missed least. Where the need of one is unknown, all go. The set
-   stays as it is while it is enough and no more than that, whatever becomes idle meanwhile.
+   enough: one without the model to come back to, then what is only being loaded, then idle ones, of
+   these first those whose conversations outlive an unload, then what is missed least. Where the
+   need of one is unknown, all go. The set stays as it is while it is enough and no more than that,
+   whatever becomes idle meanwhile.
 2. What has to go takes no more work. What runs on it may end by itself within the grace of the
    leases, counted from when the model had to go; a renewal does not make it longer. Then it is
    interrupted whatever it is: no band, pin, turn, hold or setting keeps it. It goes on afterwards,
@@ -28,6 +29,7 @@ from hearth.scheduling.waiting import Entry
 
 _LOADING, _SAVED, _IDLE = 0, 1, 2
 _BUSY = 1_000  # one busy model outweighs any number of idle ones
+_HOME = 1_000_000
 _MOVING = frozenset({"cutting", "unloading"})
 
 
@@ -74,6 +76,8 @@ def _going(device: DeviceState) -> list[Resident]:
         return marked
 
     def rank(resident: Resident) -> int:
+        if resident.model == device.comes_back:
+            return _HOME
         if resident.phase == "loading":
             return _LOADING if device.has_cuts(resident.model) else _BUSY
         if resident.running:
