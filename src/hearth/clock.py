@@ -32,6 +32,9 @@ class Clock(Protocol):
     def thread_cpu(self) -> float:
         """Seconds that the calling thread has computed."""
 
+    def asleep(self) -> float:
+        """Seconds that the machine has slept so far, which `monotonic` leaves out."""
+
 
 class SystemClock:
     """The machine's own clocks. `monotonic` is the same base as asyncio's `loop.time()`."""
@@ -39,6 +42,11 @@ class SystemClock:
     monotonic = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
     thread_cpu = staticmethod(time.thread_time)
+
+    def asleep(self) -> float:
+        """Suspended or hibernated; always 0 where the system does not count it."""
+        boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
+        return 0.0 if boot_clock is None else time.clock_gettime(boot_clock) - time.monotonic()
 
 
 class ClockSteps:

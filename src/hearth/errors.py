@@ -402,6 +402,18 @@ GpuFault: TypeAlias = Literal[
 """Why the card's own numbers cannot be read."""
 
 
+class LoginManagerUnavailable(HearthError):
+    """logind cannot be asked when the machine sleeps; the fault is the `reason`: `no_bus`,
+    `timeout`, `lost`, or the name of a D-Bus error. Never reaches a caller.
+    """
+
+    reason = HearthError.reason
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(fault)
+        self.reason = fault
+
+
 class GpuUnavailable(HearthError):
     """The GPU cannot be read; the fault is the `reason`. Never reaches a caller."""
 

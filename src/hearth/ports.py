@@ -107,6 +107,31 @@ class Renderer(Protocol):
         """Have it unload its models; the look says only whether it has understood."""
 
 
+class LoginManager(Protocol):
+    """What knows when the machine is about to sleep, and can hold that up for a moment.
+
+    What it is asked raises LoginManagerUnavailable; then it is to be connected again.
+    """
+
+    @property
+    def is_preparing(self) -> bool:
+        """The machine is about to sleep, or asleep; changes with `on_change`."""
+
+    async def connect(self, on_change: Callable[[], None]) -> float:
+        """Follow it from now on; the seconds for which a sleep can be held up."""
+
+    def check(self) -> None:
+        """Raises where it cannot be followed any more, or never was."""
+
+    async def hold_up(self) -> None:
+        """Have the next sleep wait for `let_sleep`; nothing where it does so already."""
+
+    def let_sleep(self) -> None: ...
+
+    def close(self) -> None:
+        """Follow it no longer, and hold nothing up."""
+
+
 class GpuReader(Protocol):
     """What the card says of itself. May take a while, never blocks the event loop."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hearth.backends.logind import ADDRESS_VARIABLE
 from hearth.bootstrap.model_server import table_of
 from hearth.cli.doctor import address_of, check_clock, check_gpu, check_status
 from hearth.cli.doctor_engines import (
@@ -51,7 +52,8 @@ def written(folder: Path, ollama_url: str, more: str = "", port: int | None = No
     return str(path)
 
 
-def test_a_home_in_order_ends_with_0_and_every_subject_is_named(hearth, tmp_path):
+def test_a_home_in_order_ends_with_0_and_every_subject_is_named(hearth, tmp_path, monkeypatch):
+    monkeypatch.setenv(ADDRESS_VARIABLE, "unix:path=/nonexistent/bus")
     port = free_port()
     home = "gpu: {home_model: 'llama3.1:8b', nvml: false}\n"
     config = Path(
@@ -61,7 +63,8 @@ def test_a_home_in_order_ends_with_0_and_every_subject_is_named(hearth, tmp_path
         result = hearth("doctor", written(tmp_path, ollama_url, home, port))
     assert (result.exit_code, "FAIL" in result.stdout) == (0, False), result.output
     subjects = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("ok")]
-    known = ["configuration", "models", "GPU", "keys", "disk", "clock", "port", "dashboard"]
+    known = ["configuration", "models", "GPU", "suspend", "keys", "disk", "clock", "port"]
+    known.append("dashboard")
     assert [each for each in subjects if each != "Ollama"] == known
     assert "0.33.0 at http" in result.stdout
     assert "home model llama3.1:8b" in result.stdout

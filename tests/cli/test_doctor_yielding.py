@@ -1,4 +1,4 @@
-"""What `hearth doctor` says of a ComfyUI whose queue is followed."""
+"""What `hearth doctor` says of a ComfyUI whose queue is followed, and of logind."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from hearth.cli.doctor_yielding import check_comfyui
+from hearth.backends.logind import ADDRESS_VARIABLE
+from hearth.cli.doctor_yielding import check_comfyui, check_suspend
 from hearth.config.loading import parse_config
 from hearth.config.settings import Settings
 from tests.cli.test_doctor import free_port
 from tests.support.fake_comfyui import FakeComfyUi, serving
+from tests.support.fake_logind import FakeLogind, private_bus
 from tests.support.fake_webhooks import Reply
 
 
@@ -87,3 +90,65 @@ def test_one_that_is_not_running_is_no_failure():
 
 def test_nothing_is_said_without_one():
     assert list(check_comfyui(following(""))) == []
+
+
+@contextmanager
+def bus_with_logind(folder: Path, *, delay_s: float, refusal: str) -> Iterator[str]:
+    """A system bus with a logind on it, in a thread of its own; gives its address."""
+    loop = asyncio.new_event_loop()
+    end = asyncio.Event()
+    addresses: list[str] = []
+    is_up = threading.Event()
+
+    async def serve() -> None:
+        async with private_bus(folder) as address:
+            logind = FakeLogind(address, delay_s)
+            logind.manager.refusal = refusal
+            await logind.start()
+            addresses.append(address)
+            is_up.set()
+            await end.wait()
+            await logind.stop()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert is_up.wait(60)
+        yield addresses[0]
+    finally:
+        loop.call_soon_threadsafe(end.set)
+        thread.join()
+        loop.close()
+
+
+ENOUGH = "logind lets Hearth unload models before this machine sleeps, for 10 s"
+SHORT = (
+    "logind lets Hearth unload models before this machine sleeps, for 5 s; answers are interrupted"
+)
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "refusal", "level", "says"),
+    [
+        (10.0, "", "ok", ENOUGH),
+        (5.0, "", "ok", f"{SHORT} 5 s earlier than gpu.yield.grace_s says"),
+        (5.0, "x.AccessDenied", "warn", "when this machine sleeps (x.AccessDenied)"),
+    ],
+)
+def test_the_doctor_says_whether_there_is_time_before_a_sleep(
+    tmp_path, monkeypatch, delay_s: float, refusal: str, level: str, says: str
+):
+    with bus_with_logind(tmp_path, delay_s=delay_s, refusal=refusal) as address:
+        monkeypatch.setenv(ADDRESS_VARIABLE, address)
+        (finding,) = check_suspend(Settings())
+    assert finding.level == level
+    assert says in finding.says
+
+
+def test_the_doctor_says_where_nobody_knows_of_a_sleep_and_nothing_where_it_is_off(monkeypatch):
+    monkeypatch.setenv(ADDRESS_VARIABLE, "unix:path=/nonexistent/bus")
+    (finding,) = check_suspend(Settings())
+    assert finding.level == "ok"
+    assert "no system bus" in finding.says
+    off = parse_config("gpu: {yield: {suspend: false}}", source="f").settings
+    assert [*check_suspend(off)] == []

@@ -27,6 +27,9 @@ class StoppedClock:
         self.cpu_s += self.cpu_step_s
         return self.cpu_s
 
+    def asleep(self) -> float:
+        return 0.0
+
     def advance(self, seconds: float) -> None:
         self.monotonic_s += seconds
         self.wall_s += seconds

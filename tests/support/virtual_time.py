@@ -203,15 +203,20 @@ class LoopClock:
 
     def __init__(self, *, wall_at_start: float = WALL_AT_START) -> None:
         self._wall_at_start = wall_at_start
+        self.slept_s = 0.0
+        """That the machine slept: the wall clock has gone on, the loop's time has not."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
     def wall(self) -> float:
-        return self._wall_at_start + self.monotonic()
+        return self._wall_at_start + self.monotonic() + self.slept_s
 
     def thread_cpu(self) -> float:
         return 0.0
+
+    def asleep(self) -> float:
+        return self.slept_s
 
 
 class AtOnce(ThreadPoolExecutor):

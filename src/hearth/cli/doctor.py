@@ -33,7 +33,7 @@ from hearth.cli.client import (
 )
 from hearth.cli.config import find_config
 from hearth.cli.doctor_engines import Finding, check_engines, output_of
-from hearth.cli.doctor_yielding import check_comfyui, check_pressure
+from hearth.cli.doctor_yielding import check_comfyui, check_pressure, check_suspend
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.engines import ENGINE_TITLES
@@ -113,6 +113,7 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
         yield from check_engines(settings)
         yield from _gpu(settings)
     yield from check_comfyui(settings)
+    yield from check_suspend(settings)
     yield from _keys(settings)
     yield from _store(settings)
     synchronised = output_of("timedatectl", "show", "--property=NTPSynchronized", "--value")

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Iterator
 
 from hearth.backends.comfyui import TIMEOUT_S, ComfyUi
+from hearth.backends.logind import Logind
 from hearth.cli.doctor_engines import Finding
 from hearth.config.settings import Settings
+from hearth.errors import LoginManagerUnavailable
 from hearth.types import GpuReading, QueueLook
+from hearth.yielding.suspend import NEEDED_S
 
 SETTING = "gpu.yield.comfyui"
 EXAMPLE = "http://127.0.0.1:8188"
@@ -28,6 +31,49 @@ def check_pressure(reading: GpuReading | None, settings: Settings) -> Iterator[F
     if reading is None or reading.total_mib is None or reading.used_mib is None:
         says = "gpu.yield.watch is pressure, and no memory of a GPU can be read"
         yield Finding("warn", "yield", says, "set it to named, and name your programs")
+
+
+def check_suspend(settings: Settings) -> Iterator[Finding]:
+    """Whether it is known before this machine sleeps, and there is time for what has to be done."""
+    yielding = settings.gpu.yielding
+    if not yielding.suspend:
+        return
+    try:
+        delay_s = asyncio.run(_sleep_delay_s())
+    except LoginManagerUnavailable as error:
+        yield _unfollowed(error.reason)
+        return
+    says = f"logind lets Hearth unload models before this machine sleeps, for {delay_s:g} s"
+    short_s = round(yielding.grace_s + NEEDED_S - delay_s, 1)
+    if short_s > 0:
+        says += (
+            f"; answers are interrupted {short_s:g} s earlier than gpu.yield.grace_s says: see"
+            " InhibitDelayMaxSec in logind.conf"
+        )
+    yield Finding("ok", "suspend", says)
+
+
+async def _sleep_delay_s() -> float:
+    logind = Logind()
+    try:
+        delay_s = await logind.connect(lambda: None)
+        if not logind.is_preparing:
+            await logind.hold_up()
+        return delay_s
+    finally:
+        logind.close()
+
+
+def _unfollowed(reason: str) -> Finding:
+    if reason == "no_bus":
+        says = "there is no system bus here, so Hearth does not know when this machine sleeps"
+        return Finding("ok", "suspend", says)
+    return Finding(
+        "warn",
+        "suspend",
+        f"logind does not say when this machine sleeps ({reason})",
+        "see docs/yielding.md, or set gpu.yield.suspend to false",
+    )
 
 
 async def _look(url: str) -> QueueLook:

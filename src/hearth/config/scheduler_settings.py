@@ -268,6 +268,10 @@ class YieldSettings(Section):
     """URL of a ComfyUI that uses this GPU, which gets it while its queue has work. Empty: none."""
     comfyui_gb: fields.Gibibytes | None = None
     """GPU memory in GiB that is freed for it. Unset: all of it."""
+    suspend: fields.Flag = True
+    """Interrupt answers and unload models before this machine sleeps, as far as logind announces
+    it. Answers go on after it has woken.
+    """
 
 
 class GpuSettings(Section):

@@ -3,13 +3,14 @@ dashboard.
 
 An event is a frozen value without behaviour. Prompts, keys and URLs with secrets never appear in
 one. The documentation is made from their docstrings. Here is what happens to the gateway as a
-whole, to jobs and batches; `items` has requests, models and the GPU.
+whole, to jobs and batches; `items` has requests, models and the GPU, `machine` what they are on.
 """
 
 from __future__ import annotations
 
 from hearth.events.items import *  # noqa: F403 - every kind of event
 from hearth.events.items import DEBUG, ERROR, WARNING, Event
+from hearth.events.machine import *  # noqa: F403
 
 
 class JobEvent(Event):

@@ -3,7 +3,7 @@ goes before everything else by.
 
 The one owner of all leases. Whoever wants one takes it here, in the gateway's event loop; the
 scheduler clears the memory, and the lease is granted when it is seen free. One with an end lasts so
-many seconds of running time, whatever the calendar does.
+many seconds, whatever the calendar does; those in which the machine sleeps count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from hearth.execution.tasks import ChangeCounter
 from hearth.scheduling import inputs
 from hearth.types import DAY_S, frozen
 
-LeaseSource: TypeAlias = Literal["api", "connection", "games", "named", "pressure", "comfyui"]
+LeaseSource: TypeAlias = Literal[
+    "api", "connection", "games", "named", "pressure", "comfyui", "suspend"
+]
 LeaseEndReason: TypeAlias = Literal["released", "expired", "holder_gone", "owner", "stopped"]
 
 _OF_CALLERS = frozenset[LeaseSource]({"api", "connection"})
@@ -37,6 +39,9 @@ READ_S = 0.5
 """How often the card is read while nothing but its own word is missing."""
 MAX_LEASES = 100
 """Of callers, together; watches have a few of their own beside."""
+SLEPT_LOOK_S = 30.0
+"""How often it is looked whether the machine has slept where nobody says so: no timer shows it."""
+SHORTEST_SLEEP_S = 1.0
 SLACK_MIB = 512.0
 """What the model server may keep on the card of an engine without models: its context."""
 
@@ -74,6 +79,7 @@ class GpuLeases:
         self._read_at = -READ_S
         self._endings: dict[str, asyncio.Future[LeaseEndReason]] = {}
         self.is_stopping = False
+        self._asleep_s = runtime.clock.asleep()
         self.changes = ChangeCounter()
 
     @property
@@ -89,6 +95,7 @@ class GpuLeases:
         mib: float | None = None,
         for_s: float | None = None,
         held_mib: float = 0.0,
+        grace_s: float | None = None,
         lease_id: str = "",
     ) -> Lease:
         """Have memory freed for somebody; the same id again is a renewal.
@@ -96,10 +103,12 @@ class GpuLeases:
         Args:
             mib: how much, None for all. for_s: for so long, `MAX_LEASE_S` at most; None until its
             holder ends it. held_mib: so much of it the holder has already, by the last reading.
+            grace_s: what runs may go on for so long; None as it is set.
 
         Raises OrderRefused: the card does not have so much, or callers have `MAX_LEASES`;
         ShuttingDown.
         """
+        self._count_sleep()
         now = self._runtime.clock.monotonic()
         known = self._leases.get(lease_id)
         if known is None and source in _OF_CALLERS:
@@ -113,7 +122,7 @@ class GpuLeases:
             taken_by=taken_by,
             taken_at=now,
             asked_at=now,
-            grace_s=self._runtime.settings.gpu.yielding.grace_s,
+            grace_s=self._runtime.settings.gpu.yielding.grace_s if grace_s is None else grace_s,
             until=None if for_s is None else expires_at,
             expires_at=expires_at,
         )
@@ -222,13 +231,27 @@ class GpuLeases:
 
     def _pause_s(self) -> float:
         now = self._runtime.clock.monotonic()
-        pause_s = min((lease.expires_at - now for lease in self._leases.values()), default=DAY_S)
+        ends_s = [lease.expires_at - now for lease in self._leases.values()]
+        pause_s = min(*ends_s, SLEPT_LOOK_S) if ends_s else DAY_S
         waiting = [lease for lease in self._leases.values() if lease.granted_at is None]
         if waiting:
             pause_s = min(pause_s, LATE_S if all(each.is_late for each in waiting) else LOOK_S)
         return max(0.0, pause_s)
 
+    def _count_sleep(self) -> None:
+        """While the machine slept no instant came nearer: those at which leases end do now."""
+        asleep_s = self._runtime.clock.asleep()
+        slept_s = asleep_s - self._asleep_s
+        if slept_s < SHORTEST_SLEEP_S:
+            return
+        self._asleep_s = asleep_s
+        for lease in tuple(self._leases.values()):
+            if lease.until is not None:
+                until = lease.until - slept_s
+                self._put_in_force(replace(lease, until=until, expires_at=until))
+
     def _look(self) -> None:
+        self._count_sleep()
         now = self._runtime.clock.monotonic()
         for lease in tuple(self._leases.values()):
             if lease.expires_at <= now:

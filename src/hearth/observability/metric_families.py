@@ -40,6 +40,7 @@ from hearth.events import (
     LoadCut,
     ModelUnresponsive,
     RequestRejected,
+    SuspendPrepared,
     TurnBegan,
 )
 from hearth.types import MIB
@@ -399,6 +400,11 @@ _ALL = (
         "model",
         "step",
         on=ConversationUnsaved,
+    ),
+    _counter(
+        "hearth_suspends_total",
+        "Sleeps of this machine that Hearth unloaded its models for.",
+        on=SuspendPrepared,
     ),
     _gauge("hearth_swap_in_progress", "1 during a swap."),
     _gauge(
