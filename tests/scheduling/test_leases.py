@@ -12,6 +12,7 @@ import pytest
 from hearth.scheduling import inputs
 from hearth.scheduling.reasons import reason_of
 from hearth.scheduling.views import StatusView
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import Example, examples, play, settings_of
 from tests.support.cases import for_each
@@ -302,3 +303,45 @@ def test_without_swaps_nothing_goes():
     shell.arrive("a")
     assert {*shell.running} == {1}
     assert StatusView(shell.scheduler).in_leased_room == ()
+
+
+def test_estimates_know_when_leases_end():
+    shell = home("a:10 swap_cost_prior_s=10 yield.hold_s=60", resident=())
+    shell.lease(until=40.0)
+    waiting = shell.arrive("a")
+    shell.at(10.0)
+    assert shell.forecasts.forecast(shell.now).starts == {waiting: 40.0}
+    assert shell.forecasts.forecast(shell.now, newcomer(at=10.0)).starts[waiting] == 40.0
+
+
+@pytest.mark.parametrize(
+    ("until", "answered"), [(None, False), (69.0, True), (71.0, False)], ids=str
+)
+def test_who_would_be_given_up_before_has_no_estimate(until: float | None, answered: bool):
+    shell = home("a:10 yield.hold_s=60", resident=())
+    shell.lease(until=until)
+    assert shell.forecasts.answers_for(newcomer(at=10.0)) is answered
+
+
+def test_a_stream_that_has_begun_is_expected_to_go_on_when_the_lease_ends():
+    shell = home("a:10 swap_cost_prior_s=10 yield.hold_s=60", resident=("a",))
+    stream = shell.arrive("a", resumable=True)
+    shell.first_byte(stream, forwarded=True)
+    shell.lease(until=900.0)
+    shell.at(5.0).stop(stream)
+    shell.unloaded()
+    other = shell.arrive("a")
+    assert shell.forecasts.forecast(shell.now).starts == {stream: 905.0}
+    assert other not in shell.forecasts.forecast(shell.now).starts
+
+
+def newcomer(at: float) -> QueueItem:
+    return QueueItem(
+        sequence=Sequence(99),
+        request_id=RequestId("req_99"),
+        lane=Lane.EXTERNAL,
+        priority=Priority.NORMAL,
+        caller="test",
+        model="a",
+        arrived_at=at,
+    )

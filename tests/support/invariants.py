@@ -107,7 +107,7 @@ class DecisionChecker:
     def judge(self, actions: Iterable[Action], now: float) -> None:
         check(self.device)
         for action in actions:
-            self._judge(action)
+            self._judge(action, now)
         self._judge_starts(
             [
                 self.gateway.entries[action.sequence]
@@ -135,7 +135,7 @@ class DecisionChecker:
         used = sum(inf if each.reserved_mib is None else each.reserved_mib for each in staying)
         _require(used <= (room or 0.0), f"{used:.0f} MiB stay in {room:.0f}")
 
-    def _judge(self, action: Action) -> None:
+    def _judge(self, action: Action, now: float) -> None:
         device = self.device
         gateway = self.gateway
         match action:
@@ -154,7 +154,7 @@ class DecisionChecker:
                     f"{model} runs more than it has slots",
                 )
             case Stop(sequence=sequence):
-                self._judge_stop(action, gateway.entries[sequence])
+                self._judge_stop(action, gateway.entries[sequence], now)
             case Load(model=model):
                 _require(device.loads(model), f"{model} stays, or is away, and is loaded")
                 self._judge_load(model)
@@ -176,14 +176,14 @@ class DecisionChecker:
             case _:
                 pass
 
-    def _judge_stop(self, action: Stop, entry: Entry) -> None:
+    def _judge_stop(self, action: Stop, entry: Entry, now: float) -> None:
         _require(
             entry.place == "stopping", f"item {action.sequence} is told to stop but not marked so"
         )
         if action.how == "abort":
             return
         if entry.for_lease:
-            self._judge_yielding(action, entry)
+            self._judge_yielding(action, entry, now)
             return
         _require(entry.external, f"internal item {action.sequence} has to yield")
         priced = self.gateway.settings.scheduling.preemption == "priced"
@@ -199,9 +199,10 @@ class DecisionChecker:
                 unnoticed, f"item {action.sequence} is preempted though its caller has seen bytes"
             )
 
-    def _judge_yielding(self, action: Stop, entry: Entry) -> None:
+    def _judge_yielding(self, action: Stop, entry: Entry, now: float) -> None:
         resident = self.device.residency.residents[entry.model or ""]
-        _require(resident.yields_at is not None, f"{resident.model} stays and is stopped")
+        is_due = resident.yields_at is not None and resident.yields_at <= now
+        _require(is_due, f"{resident.model} stays, or has its grace, and is stopped")
         _require(
             (action.how == "cut") == (entry.forwarded and not has_way_on(entry)),
             f"item {action.sequence} could go on and is cut, or cannot and is not",

@@ -52,7 +52,7 @@ from hearth.types import Band
 _INTERRUPTED = Band.INTERRUPTED
 _BACKGROUND = Band.EXTERNAL_BACKGROUND
 
-# so many of a line that are held back for an announced task may be passed by a short one
+# so many of a line that are held back may be passed by another
 PASSED = 100
 
 Lines = Mapping[str | None, list[Entry]]
@@ -401,7 +401,8 @@ class Placement:
         evictions = self._found_evictions
         found = Candidates([], [])
         heads: Iterable[Entry] = [line[0] for line in lines]
-        if self._gateway.announced and band in EXTERNAL_BANDS:
+        is_any_held = bool(self._gateway.announced) and band in EXTERNAL_BANDS
+        if is_any_held or self._device.leases.taken:
             heads = self._not_held(lines)
         for entry in heads:
             resident = self._stays(entry.wanted_model)
@@ -410,13 +411,18 @@ class Placement:
         return found
 
     def _not_held(self, lines: list[list[Entry]]) -> Iterator[Entry]:
-        """The first of each line that is not held back for an announced task: what is short passes
-        what may be long.
+        """The first of each line that is not held back for an announced task, or by leases for its
+        own: what is short or small passes what may be long or large.
         """
         device = self._device
         now = self._now
         for line in lines:
-            entry = next((entry for entry in line[:PASSED] if not device.is_held(entry, now)), None)
+            able = (
+                entry
+                for entry in line[:PASSED]
+                if not (device.is_held(entry, now) or device.is_barred_to(entry))
+            )
+            entry = next(able, None)
             if entry is not None:
                 yield entry
 

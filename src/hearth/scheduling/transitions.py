@@ -243,10 +243,11 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
     if gateway.waiting.lines[entry.band][entry.wanted_model][0] is entry:
         return []
     # Behind another of its line it changes nothing that was decided, unless a hold weighs how many
-    # wait, an announced task lets short items pass long ones, or nothing starts and each has its
-    # own time to give up.
+    # wait, an announced task lets short items pass long ones, leases small ones, or nothing starts
+    # and each has its own time to give up.
     heads_are_all = device.held_until is None and not device.starts_nothing
-    return None if heads_are_all and not gateway.announced else []
+    may_pass = bool(gateway.announced or device.leases.taken)
+    return None if heads_are_all and not may_pass else []
 
 
 def _learn_arrival(device: DeviceState, entry: Entry, now: float) -> None:
@@ -310,6 +311,7 @@ def _go_on(entry: Entry) -> None:
     """
     if entry.place == "stopping" and not entry.cancelled and not entry.cut:
         entry.place = "running"
+        entry.for_lease = False
 
 
 def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> None:

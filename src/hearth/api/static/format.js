@@ -88,6 +88,8 @@ function reason(why, now) {
       return `${model}, which failed to load; next try in ${whole(why.until - now)}`;
     case "refused":
       return `the engine of ${model}, which takes no more; next try in ${whole(Math.max(0, why.until - now))}`;
+    case "lease":
+      return why.until == null ? "another program, which has the GPU" : `another program, which has the GPU for ${whole(Math.max(0, why.until - now))}`;
     case "background":
       return "other programs' requests to go first";
     case "backend_down":
