@@ -417,6 +417,15 @@ async def test_claude_steps_in_while_ollama_is_down_and_steps_back_when_it_is_up
     assert "x-hearth-served-by" not in (await home.chat(local)).headers
 
 
+async def test_claude_steps_in_while_another_program_has_the_gpu(home: CloudHome):
+    local = BODY | {"model": LLAMA, "options": {"num_predict": 1}}
+    home.gateway.leases.take(reason="game", source="api", lease_id="game")
+    got = await home.chat(local)
+    assert (got.status, got.headers.get("x-hearth-served-by")) == (200, "claude")
+    home.gateway.leases.end("game", "released")
+    assert "x-hearth-served-by" not in (await home.chat(local)).headers
+
+
 async def test_a_wait_that_is_too_long_is_claudes_and_a_short_one_is_not(tmp_path):
     async with open_cloud_home(tmp_path, when_wait_over_s=0.5) as home:
         slow = {"model": SLOW, "messages": HELLO, "options": {"num_predict": LONG_TOKENS}}

@@ -34,7 +34,7 @@ from hearth.ports import CloudBackend, CloudExchange
 from hearth.queue.registry import Registry
 from hearth.types import CloudCall, Headers, JsonMapping, Price, Rates, Sequence, usd
 
-Why: TypeAlias = Literal["asked_for", "not_local", "backend_down", "long_wait"]
+Why: TypeAlias = Literal["asked_for", "not_local", "backend_down", "card_taken", "long_wait"]
 """Why Claude answers.
 
 Only the first two leave no other way: with the others, the queue takes what Claude may not.

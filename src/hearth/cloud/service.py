@@ -180,12 +180,17 @@ class Cloud:
                 may_be_there = True
         if may_be_there or self._is_unanswered(new.item.choices or (name,)):
             return "backend_down"
+        if self._runtime.view.is_barred(new.item.choices or (name,)):
+            return "card_taken"
+        return "long_wait" if self._waits_long(new, name) else None
+
+    def _waits_long(self, new: Submission, model: str | None) -> bool:
         limit_s = self._settings.when_wait_over_s
         if limit_s is None:
-            return None
-        item = replace(new.item, model=name, arrived_at=self._clock.monotonic())
+            return False
+        item = replace(new.item, model=model, arrived_at=self._clock.monotonic())
         wait_s = self._queue.forecaster.wait_s(item, 0, item.arrived_at)
-        return "long_wait" if wait_s is not None and wait_s > limit_s else None
+        return wait_s is not None and wait_s > limit_s
 
     def _is_unanswered(self, models: tuple[str | None, ...]) -> bool:
         """No model server answers that could serve one of these (None: any)."""

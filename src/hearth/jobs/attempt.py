@@ -14,6 +14,7 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import (
     BackendUnreachable,
     CallerGone,
+    CardTaken,
     Draining,
     HearthError,
     NotCapable,
@@ -27,12 +28,12 @@ from hearth.queue.worker import LLMQueueWorker
 from hearth.types import MIB, RequestId, frozen
 
 RETRY_S = 5.0
-"""After a start that was in vain through no fault of the job: the model server is down, or the
-queue is full.
+"""After a start that was in vain through no fault of the job: the model server is down, other
+programs have its memory, or the queue is full.
 """
 MAX_BACKOFF_S = 300.0
 CANCELLED = JobEnd(state=JobState.CANCELLED, reason=CallerGone.reason)
-_NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown)
+_NOT_ITS_FAULT = (BackendUnreachable, CardTaken, Draining, QueueFull, ShuttingDown)
 
 
 @frozen

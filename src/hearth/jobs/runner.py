@@ -202,7 +202,7 @@ class JobRunner:
             (job.not_before_wall_s or 0.0) > wall_s
             or (job.off_peak and config.is_active_hours(wall_s))
             or self.is_paused(job)
-            or self._is_away(job)
+            or self._is_out_of_reach(job)
         )
         if waits or job.position != 0 or self._suspects or not self._may_start():
             return False
@@ -344,12 +344,13 @@ class JobRunner:
 
     def _may_start(self) -> bool:
         """Whether there is room for a job; what the owner has paused, or an engine that is down
-        would do, keeps no other from it.
+        would do, or what other programs' memory is in the way of, keeps no other from it.
 
         A suspect runs alone.
         """
         taken = sum(
-            not (self.is_paused(run.job) or self._is_away(run.job)) for run in self._runs.values()
+            not (self.is_paused(run.job) or self._is_out_of_reach(run.job))
+            for run in self._runs.values()
         )
         suspect = any(run.suspect for run in self._runs.values())
         return not suspect and taken < self._settings.max_in_queue and self.ready()
@@ -393,20 +394,24 @@ class JobRunner:
         which is still to come.
         """
         view = self._runtime.view
-        models = {self._model_of(other) for other in self.running() if not self._is_away(other)}
+        models = {
+            self._model_of(other) for other in self.running() if not self._is_out_of_reach(other)
+        }
         if not models <= view.residents.keys():
             return False
         return view.fits_beside(self._model_of(job), models, job.task_type)
 
-    def _is_away(self, job: Job) -> bool:
-        """No engine answers that could do it, while others do."""
+    def _is_out_of_reach(self, job: Job) -> bool:
+        """No engine answers that could do it, while others do; or other programs have the memory of
+        its models.
+        """
         watch = self._worker.watch
         asked = self._worker.aliases.models_of(job.model) or (job.model,)
         models = [name for name in map(watch.name_of, asked) if name is not None]
         if not models:
             return not watch.all_listed  # one may have it that has not answered yet
-        away = self._runtime.view.away
-        return all(name.lower() in away for name in models)
+        view = self._runtime.view
+        return view.is_barred(models) or all(name.lower() in view.away for name in models)
 
     def _model_of(self, job: Job) -> str:
         """The model that does a job or is likely to, where it names an alias."""
@@ -420,7 +425,7 @@ class JobRunner:
             and job.job_id not in self._accepting
             and job.job_id not in self._runs
             and not self.is_paused(job)
-            and not self._is_away(job)
+            and not self._is_out_of_reach(job)
         )
 
     async def _perform(self, run: JobRun) -> None:

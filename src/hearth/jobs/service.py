@@ -15,6 +15,7 @@ from hearth.events import (
     ConfigReloaded,
     DrainEnded,
     GatewayStopping,
+    GpuLeaseEnded,
     ItemDispatched,
     ModeChanged,
     OrderGiven,
@@ -31,7 +32,15 @@ from hearth.types import DAY_S, MIB, JsonDict, Lane
 FORGET_INTERVAL_S = 600.0
 CANCELLED_TOGETHER = 1000
 """So many jobs are read and ended at a time, where a caller has more."""
-_MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven, ConfigReloaded, SwapCompleted)
+_MAY_START = (
+    BackendCameUp,
+    ModeChanged,
+    DrainEnded,
+    OrderGiven,
+    ConfigReloaded,
+    SwapCompleted,
+    GpuLeaseEnded,
+)
 """What may let a job start that could not before."""
 
 
