@@ -37,7 +37,7 @@ from tests.execution.test_gpu_watch import TOTAL_MIB, CardHouse
 from tests.support.fake_comfyui import FakeComfyUi, MemoryRenderer
 from tests.support.fake_webhooks import Reply
 from tests.support.house import FULL_TEXT, body_of, settings_with, text_of, within
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
 
 URL = "http://comfyui:8188"
 OTHER_URL = "http://other:8188"
@@ -333,15 +333,29 @@ async def test_a_refusal_to_free_memory_is_reported_and_keeps_nothing(house: Ren
 
 
 @in_render_house
-async def test_a_queue_that_never_becomes_empty_has_the_gpu_for_a_day(house: RenderHouse):
+async def test_a_queue_in_which_nothing_changes_has_the_gpu_for_a_day(house: RenderHouse):
     house.comfyui.post(seconds=1.1 * DAY_S)
+    await asyncio.sleep(PROMPTLY_S)
+    hold_up(0.99 * DAY_S)
     ended_at = await house.until_ended()
     assert (house.ends, DAY_S <= ended_at <= DAY_S + PROMPTLY_S) == (["expired"], True)
-    await sleep_until(1.1 * DAY_S + ENDS_AFTER_S)
+    hold_up(0.1 * DAY_S)
+    await asyncio.sleep(ENDS_AFTER_S + FREED_S)
     assert (len(house.taken), house.freed) == (1, 1)
     house.comfyui.post(seconds=10.0)
     await house.until_ended(2)
     assert len(house.taken) == 2
+
+
+@in_render_house
+async def test_a_queue_whose_jobs_end_has_the_gpu_for_longer(house: RenderHouse):
+    for _ in range(3):
+        house.comfyui.post(seconds=0.9 * DAY_S)
+    for _ in range(3):
+        await asyncio.sleep(PROMPTLY_S)
+        hold_up(0.9 * DAY_S)
+    await house.until_ended()
+    assert (house.ends, house.now > 2.7 * DAY_S) == (["released"], True)
 
 
 @in_render_house
@@ -395,7 +409,7 @@ async def test_another_url_is_followed_from_the_edit_on(house: RenderHouse):
 async def test_nothing_is_asked_without_an_url():
     async with open_house(settings=following("")) as house:
         house.comfyui.post(seconds=60.0)
-        await sleep_until(DAY_S)
+        await sleep_until(3_600.0)
         assert house.comfyui.asked == []
 
 
