@@ -28,6 +28,7 @@ from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, Owner
 from hearth.execution.backend_watch import LONG_LIST
 from hearth.execution.engine_watch import EngineWatch
 from hearth.execution.gpu_leases import GpuLeases
+from hearth.execution.lease_views import leases_shown
 from hearth.execution.tasks import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
@@ -143,6 +144,7 @@ class Gateway:
         self.show("aliases", self.aliases.shown)
         self.show("warnings", self.warnings)
         self.show("orders", self.orders.shown)
+        self.show("leases", self._leases_shown)
 
     @property
     def config(self) -> GatewayConfig:
@@ -402,6 +404,10 @@ class Gateway:
             parts=self.worker.parts(PARTS_READ) | {"gpu": gpu, "health": self.health()},
         )
         return self.records.metrics.metrics(live)
+
+    def _leases_shown(self) -> JsonDict:
+        wall_s = self.clock.wall() - self.clock.monotonic()
+        return leases_shown(self.leases.leases.values(), self.worker.runtime.view, wall_s)
 
     async def models(self) -> list[JsonDict]:
         """Every model that is installed, resident or configured, with what is known of it."""

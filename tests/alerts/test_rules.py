@@ -143,6 +143,29 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (ev.GpuOverheated, {}, ["gpu_hot begins: The GPU is at 1 °C; the limit is 1 °C."]),
     (ev.GpuCooledDown, {}, ["gpu_hot ends: The GPU has cooled to 1 °C after 1 s."]),
     (
+        ev.GpuLeaseLate,
+        {"keeps": ("a:1", "b:1")},
+        [
+            (
+                "gpu_lease_late of word begins: Another program has waited 1 s for memory of the"
+                " GPU: a:1, b:1 could not be unloaded yet. If that goes on, look into the model"
+                " server's log, and restart it."
+            )
+        ],
+    ),
+    (
+        ev.GpuLeaseLate,
+        {"keeps": ()},
+        [
+            (
+                "gpu_lease_late of word begins: Another program has waited 1 s for memory of the"
+                " GPU: no model is loaded any more, but the memory is not free."
+            )
+        ],
+    ),
+    (ev.GpuLeaseGranted, {}, ["gpu_lease_late of word ends: The memory is free after 1 s."]),
+    (ev.GpuLeaseEnded, {}, ["gpu_lease_late of word ends: The program no longer waits for it."]),
+    (
         ev.BudgetThresholdReached,
         {},
         ["budget: 1.25 USD of 1.25 USD for cloud models has been spent today."],

@@ -330,6 +330,29 @@ def test_who_leaves_before_the_answer_has_no_lease_but_by_an_id_of_its_own(name,
     run()
 
 
+@within(lambda: HttpHouse(FakeModel(name="m", unload_s=5.0), keys=(GAMER, *KEYS)))
+async def test_the_status_says_who_has_the_gpu_and_what_waits_and_names_no_id(house):
+    async def leases() -> Any:
+        status = await house.ask("GET", "/llm/queue/status", key=LOW_KEY)
+        assert status.status == 200
+        return status.json["leases"]
+
+    nothing = {"waiting": 0, "in_the_way": [], "held": []}
+    assert await leases() == FREE | nothing
+    house.ollama.appear("m:latest")
+    await house.worker.watch.look()
+    lease = (await take(house, for_s=60, reason="Doom", id="game")).json
+    await house.begin({"model": "m", "prompt": "hi"}, path="/api/generate", key=GAMER_KEY)
+    shown = await leases()
+    assert shown["held"] == [{name: lease[name] for name in lease if name != "id"}]
+    assert (shown["state"], shown["in_the_way"], shown["waiting"]) == ("yielding", ["m:latest"], 1)
+    await sleep_until(10.0)
+    shown = await leases()
+    assert (shown["state"], shown["in_the_way"], shown["waiting"]) == ("yielded", [], 1)
+    await house.ask("DELETE", LEASES, key=GAMER_KEY)
+    assert await leases() == FREE | nothing
+
+
 @in_empty_house
 async def test_a_held_lease_says_how_it_is_and_ends_with_its_connection(house):
     holding = await Staying.of(house, gb=8, reason="a render")

@@ -198,6 +198,7 @@ FULL = busy(
 FULL["external_queue"]["next_items"][0].update(
     interrupt_count=2, estimated_start_s=125.0, start_bound_s=300.0, estimate_is_rough=True
 )
+LEASE = {"mib": None, "reason": "Doom", "caller": "gamer", "until": None, "granted": False}
 LONG_CALLER = busy(running=[busy()["running"][0] | {"caller": "a-caller-with-a-very-long-name"}])
 EMULATOR = """\
 │ ANSWERS ARE MADE UP: the emulator is used instead of Ollama. │
@@ -317,6 +318,21 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
         ({"gpu": CARD | {"readings": "unknown"}}, "device unknown\n", "RTX"),
         ({"gpu": CARD | {"readings": "lost"}}, "RTX 3090 no longer answers\n", "GiB"),
         ({"gpu": CARD | {"readings": "off"}}, "GPU no model loaded", "RTX 3090"),
+        *(
+            ({"leases": {"held": [LEASE | changes], "to": "a game"}}, line, "still in the way")
+            for changes, line in (
+                ({}, "yielded all memory being freed for Doom until it ends"),
+                ({"granted": True, "reason": ""}, "all memory yielded to gamer until it ends"),
+                ({"reason": "", "caller": ""}, "all memory being freed for a game until it"),
+                ({"mib": 8192, "until": 0.0}, "8.0 GiB being freed for Doom until 01-01 "),
+                ({"reason": "\x1b[2Jx"}, "being freed for \ufffd[2Jx until"),
+            )
+        ),
+        (
+            {"leases": {"held": [LEASE], "in_the_way": ["a:1", "b:1"], "waiting": 3}},
+            "still in the way: a:1, b:1\n3 requests waiting for that memory",
+            "is held",
+        ),
         (
             {"hold": {"model": "small", "caller": "voice", "ends_in_s": 4.0}},
             "small is held for voice, for up to 4.0 s",

@@ -182,7 +182,7 @@ LEVELS = {
         "request_rejected residency_drifted saving_switched_off small_model_answers "
         "storage_failed swap_completed "
         "swap_failed "
-        "telemetry_failed wal_damaged webhook_failed"
+        "telemetry_failed wal_damaged webhook_failed yield_watch_off"
     ),
     logging.ERROR: "internal_fault",
 }

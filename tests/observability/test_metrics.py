@@ -190,6 +190,13 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     ),
     (sample(ev.LoadCut, to_model="b"), "loads_cut_total", "to_model=b", 1),
     (sample(ev.TurnBegan, model="b"), "turns_total", "model=b", 1),
+    (sample(ev.GpuLeaseTaken, source="games"), "gpu_leases_taken_total", "source=games", 1),
+    (sample(ev.GpuLeaseGranted), "gpu_leases_granted_total", "", 1),
+    (sample(ev.GpuLeaseGranted, took_s=2.5), "gpu_lease_grant_seconds_total", "", 2.5),
+    (sample(ev.GpuLeaseLate), "gpu_leases_late_total", "", 1),
+    (sample(ev.GpuLeaseEnded, why="owner"), "gpu_leases_ended_total", "why=owner", 1),
+    (sample(ev.GpuLeaseEnded, held_s=60.0), "gpu_leased_seconds_total", "", 60),
+    (sample(ev.SuspendPrepared), "suspends_total", "", 1),
     (STUCK, "unload_failures_total", "model=a reason=swap_failed", 1),
     (sample(ev.BackendWentDown), "backend_outages_total", "", 1),
     (sample(ev.BackendCameUp, down_s=30.0), "backend_down_seconds_total", "", 30),
@@ -363,6 +370,31 @@ async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: H
     assert number(gateway, "hearth_gpu_utilisation_ratio") == pytest.approx(0.4)
     tracker.record_no_reading()
     assert card() == [0, None, None, None, None]
+
+
+@in_loaded_house
+async def test_leases_are_read_by_their_source_and_counted_to_their_end(house: House):
+    leases = house.gateway.leases
+
+    def read(*names: str, **labels: str) -> list[float | None]:
+        return [number(house.gateway, f"hearth_gpu_{name}", **labels) for name in names]
+
+    assert read("leased_bytes", "lease_waiting_requests") == [0, 0]
+    assert read("leases", source="api") == [None]
+    leases.take(reason="", source="api", mib=1024.0, lease_id="one")
+    leases.take(reason="", source="games", mib=512.0, lease_id="games:1")
+    assert read("leased_bytes") == [1536 * 1024**2]
+    assert read("leases", source="games") == [1]
+    house.submit("a")
+    leases.take(reason="", source="api", lease_id="two")
+    await asyncio.sleep(9)
+    assert read("leases", source="api") == [2]
+    assert read("leased_bytes", "lease_waiting_requests") == [None, 1]
+    assert read("leases_granted_total", "leases_late_total") == [3, 0]
+    leases.end("one", "released")
+    assert read("leases_ended_total", why="released") == [1]
+    assert read("leased_seconds_total") == [9]
+    assert read("leases_taken_total", source="api") == [2]
 
 
 @in_loaded_house

@@ -28,6 +28,9 @@ from hearth.events import (
     EngineExited,
     Event,
     GpuCooledDown,
+    GpuLeaseEnded,
+    GpuLeaseGranted,
+    GpuLeaseLate,
     GpuLost,
     GpuOverheated,
     GpuRecovered,
@@ -339,6 +342,20 @@ def _unreachable(event: BackendWentDown) -> str:
     return f"The {who} does not answer {why} Requests {waits} then get 503."
 
 
+def _late(event: GpuLeaseLate) -> str:
+    waits = f"Another program has waited {_duration(event.waited_s)} for memory of the GPU"
+    if event.keeps:
+        models = shown(", ".join(event.keeps), REASON_CHARS)
+        return (
+            f"{waits}: {models} could not be unloaded yet. If that goes on, look into the model"
+            " server's log, and restart it."
+        )
+    return (
+        f"{waits}: no model is loaded any more, but the memory is not free. Restart the model"
+        " server, or see with nvidia-smi which program has it."
+    )
+
+
 def _answers_again(event: BackendCameUp) -> str:
     who = f"engine {shown(event.engine)}" if event.engine else "model server"
     return f"The {who} answers again after {_duration(event.down_s)}."
@@ -415,6 +432,15 @@ RULES: Mapping[type[Event], Rule] = {
     ),
     GpuCooledDown: _ends(
         AlertType.GPU_HOT, "The GPU has cooled to {temperature_c:.0f} °C after {hot}."
+    ),
+    GpuLeaseLate: _begins(
+        AlertType.GPU_LEASE_LATE, _late, about="lease_id", severity=Severity.WARNING
+    ),
+    GpuLeaseGranted: _ends(
+        AlertType.GPU_LEASE_LATE, "The memory is free after {took}.", about="lease_id"
+    ),
+    GpuLeaseEnded: _ends(
+        AlertType.GPU_LEASE_LATE, "The program no longer waits for it.", about="lease_id"
     ),
     BudgetThresholdReached: _nearly_spent,
     BudgetExhausted: _OneAlert(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),

@@ -125,7 +125,7 @@ class LeasePages:
         """Whether another program has the GPU, what kind of program, and until when; without a key,
         and without names of callers.
         """
-        return gpu_shown(self._leases.leases.values(), self._wall)
+        return gpu_shown(self._leases.leases.values(), self._wall_s)
 
     async def listed(self, caller: Caller) -> JsonDict:
         """The caller's own leases; all for an admin."""
@@ -271,11 +271,11 @@ class LeasePages:
         return lease
 
     def _shown(self, lease: Lease) -> JsonDict:
-        return lease_shown(lease, self._wall)
+        return lease_shown(lease, self._wall_s)
 
-    def _wall(self, at: float | None) -> float | None:
-        clock = self._gateway.clock
-        return None if at is None else round(at + clock.wall() - clock.monotonic(), 2)
+    @property
+    def _wall_s(self) -> float:
+        return self._gateway.clock.wall() - self._gateway.clock.monotonic()
 
 
 def _may_see(lease: Lease, caller: Identity) -> bool:

@@ -167,6 +167,7 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     day = part(answer, "stats_24h")
     yield "GPU", _residents(gpu)
     yield "", _swaps(gpu)
+    yield from _leases(part(answer, "leases"))
     if slow := ", ".join(texts(gpu, "offloaded_models")):
         yield "", Text(f"slow: {slow} does not fit and runs partly on the CPU", "yellow")
     if card := _card(gpu):
@@ -192,6 +193,21 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
         yield Text("config", "bold red"), Text(refused, "red")
     if pending := ", ".join(texts(config, "restart_pending")):
         yield "config", Text(f"waits for a restart: {pending}", "yellow")
+
+
+def _leases(leases: Json) -> Iterator[tuple[str, Text]]:
+    """Who else has the GPU, a line each, and what waits because of that."""
+    for lease in parts(leases, "held"):
+        mib = number(lease, "mib")
+        what = "all memory" if mib is None else f"{mib / _MIB_PER_GIB:.1f} GiB"
+        who = text(lease, "reason") or text(lease, "caller") or text(leases, "to")
+        ends = "it ends" if number(lease, "until") is None else _moment("until")(lease)
+        state = "yielded to" if flag(lease, "granted") else "being freed for"
+        yield "yielded", Text(f"{what} {state} {who} until {ends}", "yellow")
+    if models := ", ".join(texts(leases, "in_the_way")):
+        yield "", Text(f"still in the way: {models}", "yellow")
+    if waiting := count(leases, "waiting"):
+        yield "", Text(f"{plural(waiting, 'request')} waiting for that memory", "yellow")
 
 
 def _aliases(aliases: Json) -> Iterator[tuple[str, str]]:

@@ -106,6 +106,11 @@ class AlertType(StrEnum):
     )
     GPU_LOST = "gpu_lost", "GPU lost", "the GPU can no longer be read"
     GPU_HOT = "gpu_hot", "GPU hot", "the GPU has reached gpu.alerts.temperature_c"
+    GPU_LEASE_LATE = (
+        "gpu_lease_late",
+        "GPU memory not freed in time",
+        "another program still waits for GPU memory 10 s after gpu.yield.grace_s",
+    )
     SWAP_FAILED = "swap_failed", "Model did not load", "a model did not load, or did not unload"
     MODEL_OFFLOADED = (
         "model_offloaded",

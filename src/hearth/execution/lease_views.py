@@ -1,16 +1,14 @@
 """What is shown of the leases of the GPU: each to who may see it, and to everybody only that there
-are some.
+are some. `wall_s`: add it to an instant for seconds since 1970.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from hearth.execution.gpu_leases import Lease, LeaseSource
+from hearth.scheduling.views import StatusView
 from hearth.types import JsonDict
-
-Wall = Callable[[float | None], float | None]
-"""The seconds since 1970 of a monotonic instant."""
 
 _HOLDERS: Mapping[LeaseSource, str] = {
     "api": "another program",
@@ -22,21 +20,12 @@ _HOLDERS: Mapping[LeaseSource, str] = {
 }
 
 
-def lease_shown(lease: Lease, wall: Wall) -> JsonDict:
+def lease_shown(lease: Lease, wall_s: float) -> JsonDict:
     """One lease; `mib` is null for all memory, `until` where only its holder ends it."""
-    return {
-        "id": lease.id,
-        "mib": lease.mib,
-        "reason": lease.reason,
-        "source": lease.source,
-        "caller": lease.taken_by,
-        "since": wall(lease.taken_at),
-        "until": wall(lease.until),
-        "granted": lease.granted_at is not None,
-    }
+    return {"id": lease.id, **_without_id(lease, wall_s)}
 
 
-def gpu_shown(leases: Collection[Lease], wall: Wall) -> JsonDict:
+def gpu_shown(leases: Collection[Lease], wall_s: float) -> JsonDict:
     """Who has the GPU, without names of callers and what they wrote: `state` is free, yielding
     (memory is being freed) or yielded; `until` is null where no time is known.
     """
@@ -49,6 +38,34 @@ def gpu_shown(leases: Collection[Lease], wall: Wall) -> JsonDict:
         "state": "yielded" if is_granted else "yielding",
         "to": ", ".join(dict.fromkeys(_HOLDERS[lease.source] for lease in leases)),
         "mib": sum(sizes) if len(sizes) == len(leases) else None,
-        "since": wall(min(lease.taken_at for lease in leases)),
-        "until": wall(max(ends)) if len(ends) == len(leases) else None,
+        "since": _wall(min(lease.taken_at for lease in leases), wall_s),
+        "until": _wall(max(ends), wall_s) if len(ends) == len(leases) else None,
     }
+
+
+def leases_shown(leases: Collection[Lease], view: StatusView, wall_s: float) -> JsonDict:
+    """What the status says, to every caller: also how many requests wait because of that, which
+    models are still in the way, and each lease without the id by which it is ended.
+    """
+    return {
+        **gpu_shown(leases, wall_s),
+        "waiting": view.waiting_for_leases,
+        "in_the_way": list(view.in_leased_room),
+        "held": [_without_id(lease, wall_s) for lease in leases],
+    }
+
+
+def _without_id(lease: Lease, wall_s: float) -> JsonDict:
+    return {
+        "mib": lease.mib,
+        "reason": lease.reason,
+        "source": lease.source,
+        "caller": lease.taken_by,
+        "since": _wall(lease.taken_at, wall_s),
+        "until": None if lease.until is None else _wall(lease.until, wall_s),
+        "granted": lease.granted_at is not None,
+    }
+
+
+def _wall(at: float, wall_s: float) -> float:
+    return round(at + wall_s, 2)

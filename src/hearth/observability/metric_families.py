@@ -25,6 +25,10 @@ from hearth.events import (
     EmbeddingsParted,
     EngineExited,
     Event,
+    GpuLeaseEnded,
+    GpuLeaseGranted,
+    GpuLeaseLate,
+    GpuLeaseTaken,
     InternalFault,
     ItemBrokenOff,
     ItemHeld,
@@ -486,6 +490,43 @@ _ALL = (
     _gauge("hearth_gpu_power_watts", "GPU power draw.", at="gpu.power_w"),
     _gauge("hearth_gpu_power_limit_watts", "GPU power limit.", at="gpu.power_limit_w"),
     _gauge("hearth_gpu_throttled", "1 while the GPU is throttled.", at="gpu.throttled"),
+    # The GPU for other programs (docs/yielding.md).
+    _gauge("hearth_gpu_leases", "Leases of the GPU for other programs, by source.", "source"),
+    _gauge("hearth_gpu_leased_bytes", "GPU memory that other programs have or are to have."),
+    _gauge(
+        "hearth_gpu_lease_waiting_requests",
+        "Requests that wait for memory that other programs have. Those that are given up count as"
+        " card_taken in hearth_request_failures_total.",
+        at="leases.waiting",
+    ),
+    _counter(
+        "hearth_gpu_leases_taken_total", "Leases taken, by source.", "source", on=GpuLeaseTaken
+    ),
+    _counter(
+        "hearth_gpu_leases_granted_total",
+        "Times that the memory of a lease was seen free.",
+        on=GpuLeaseGranted,
+    ),
+    _counter(
+        "hearth_gpu_lease_grant_seconds_total",
+        "Time until then.",
+        on=GpuLeaseGranted,
+        by="took_s",
+    ),
+    _counter(
+        "hearth_gpu_leases_late_total",
+        "Leases whose memory was not free in time.",
+        on=GpuLeaseLate,
+    ),
+    _counter(
+        "hearth_gpu_leases_ended_total", "Leases that ended, by why.", "why", on=GpuLeaseEnded
+    ),
+    _counter(
+        "hearth_gpu_leased_seconds_total",
+        "How long leases lasted that have ended.",
+        on=GpuLeaseEnded,
+        by="held_s",
+    ),
     # Claude.
     _gauge(
         "hearth_cloud_up",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from math import isfinite
 from operator import attrgetter
 from typing import Any
 
@@ -299,7 +300,12 @@ MetricReading = tuple[str, tuple[str, ...], float | None]
 MetricRows = dict[str, dict[tuple[str, ...], float]]
 """Numbers by metric and by the values of its labels."""
 PARTS_READ = frozenset(
-    {"conversations", "orders", *(each.at.partition(".")[0] for each in FAMILIES.values())}
+    {
+        "conversations",
+        "orders",
+        "leases",
+        *(each.at.partition(".")[0] for each in FAMILIES.values()),
+    }
 )
 """The parts of the status that `live_metrics` reads: some of the others take long to build."""
 
@@ -322,6 +328,7 @@ def live_metrics(
         _gateway(view, parts, label_of),
         _queue(view, now, limits, label_of),
         _residency(view, now, parts, label_of),
+        _leases(view, parts),
         _cloud(parts),
         _status(parts),
     ):
@@ -412,6 +419,18 @@ def _residency(
         )
     yield "hearth_swap_in_progress", (), gpu.get("current_swap") is not None
     yield "hearth_models_offloaded", (), len(_listed(gpu, "offloaded_models"))
+
+
+def _leases(view: StatusView, parts: JsonMapping) -> Iterator[MetricReading]:
+    leases = _part(parts, "leases")
+    held = _listed(leases, "held")
+    for lease in held:
+        yield "hearth_gpu_leases", (str(lease["source"]),), 1.0
+    leased_mib = _number(leases, "mib") if held else 0.0
+    if leased_mib is None:  # all that there is
+        leased_mib = view.capacity_mib
+    if leased_mib is not None and isfinite(leased_mib):
+        yield "hearth_gpu_leased_bytes", (), leased_mib * MIB
 
 
 def _cloud(parts: JsonMapping) -> Iterator[MetricReading]:

@@ -134,6 +134,7 @@ const ALERTS = {
   gpu_swap_overhead: ["Swaps take much of the GPU's time", "Use fewer models, or try another policy with hearth simulate --from-log."],
   gpu_lost: ["The GPU stopped answering", "Check its driver; after a driver update, restart the machine."],
   gpu_hot: ["The GPU is hot", "Check its fans and the air around it."],
+  gpu_lease_late: ["GPU memory was not freed in time for another program", "Look into the model server's log; restart it if a model stays."],
   queue_depth: ["Many requests are waiting", "See who is waiting below; limit a busy caller."],
   queue_full: ["The queue is full", "Limit the caller, or raise queue.max_external_depth."],
   model_offloaded: ["A model runs partly on the CPU", "Use a smaller context or quantization, or free GPU memory."],
