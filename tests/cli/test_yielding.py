@@ -194,3 +194,17 @@ def test_the_names_of_leases_are_completed(hearth, stub, tmp_path: Path):
     stub.put(LEASES, {"leases": [TIMED, HELD]})
     words = {"COMP_WORDS": f"hearth yield --url {stub.url} --name r", "COMP_CWORD": "5"}
     assert hearth(_HEARTH_COMPLETE="bash_complete", **words).stdout == "plain,run-1\n"
+
+
+def test_a_real_gateway_gives_shows_and_takes_back(hearth, url):
+    at = ("yield", "--url", url)
+    taken = hearth(*at, "8gb", "2h", "--name", "render", "--reason", "Blender")
+    assert taken.stdout.startswith("8.0 GiB of the GPU is free until ")
+    assert hearth(*at, "4gb", "--name", "render").stdout.startswith("4.0 GiB")
+    shown = hearth(*at).stdout
+    assert shown.startswith("another program has 4.0 GiB of the GPU since ")
+    assert "\n  render                4.0 GiB, until " in shown
+    assert hearth(*at, "--end", "--name", "render").stdout == "lease render is over\n"
+    assert hearth(*at).stdout == "no other program has the GPU\n"
+    refused = hearth(*at, "2h", "--name", "Not a name")
+    assert (refused.exit_code, "id: " in refused.stderr) == (2, True)

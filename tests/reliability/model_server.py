@@ -27,11 +27,13 @@ class ModelServer:
     Attributes:
         arrivals: the markers of all generations, in the order in which they came.
         told: how often the webhook of each job was called, by job id.
+        loads: the models that were loaded, in order.
     """
 
     def __init__(self) -> None:
         self.arrivals: list[str] = []
         self.told: Counter[str] = Counter()
+        self.loads: list[str] = []
         self.moved = asyncio.Event()
         self.holding = True
         self._loaded: list[str] = []
@@ -76,6 +78,7 @@ class ModelServer:
             "done_reason": "stop",
         }
         if not marker:
+            self.loads += [model] * (asked.get("keep_alive") != 0)
             self._loaded = [name for name in self._loaded if name != model] + [model] * (
                 asked.get("keep_alive") != 0
             )

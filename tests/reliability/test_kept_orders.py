@@ -1,17 +1,31 @@
-"""What the owner has ordered outlives `kill -9` right after it was acknowledged."""
+"""What the owner has ordered, and who has the GPU, outlives `kill -9` right after it was
+acknowledged.
+"""
 
 from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
 from tests.reliability.model_server import ModelServer
+from tests.reliability.nursery import Life
 from tests.reliability.served import CONFIG
 from tests.support.fields import Fields
+from tests.support.patience import in_time
 
 STORE = """
 storage: {{path: "{path}", reserve_mib: 0}}
 """
+HOME = ('home_model: ""', 'home_model: "one:latest", restore_home_delay_s: 0.0')
+HEARTH = (sys.executable, "-c", "from hearth.cli import main; main(prog_name='hearth')")
+LEASES = "/llm/gpu/leases"
 
 
 async def asked(method: str, url: str, body: Fields | None = None) -> Fields:
@@ -21,6 +35,24 @@ async def asked(method: str, url: str, body: Fields | None = None) -> Fields:
     ):
         answer: Fields = await response.json()
         return answer
+
+
+async def lease_when(url: str, holds: Callable[[Fields], object]) -> Fields:
+    """The one lease of a gateway, once it is as wanted."""
+    async with in_time():
+        while True:
+            for lease in (await asked("GET", f"{url}{LEASES}"))["leases"]:
+                if holds(lease):
+                    found: Fields = lease
+                    return found
+
+
+async def when(model: ModelServer, holds: Callable[[], object]) -> None:
+    """Once it holds, looked at with each request to the model server."""
+    async with in_time():
+        while not holds():
+            model.moved.clear()
+            await model.moved.wait()
 
 
 @pytest.mark.timeout(120)
@@ -47,3 +79,58 @@ async def test_an_acknowledged_command_is_in_force_after_a_kill(nursery, tmp_pat
             if name:
                 before = await asked("POST", f"{url}/{name}", body)
             await life.end()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_restart_loads_nothing_into_memory_that_a_lease_has(nursery, tmp_path, by):
+    config = tmp_path / "config.yaml"
+    async with ModelServer() as model:
+        text = (CONFIG.replace(*HOME) + STORE).format(url=model.url, path=tmp_path / "hearth.db")
+        config.write_text(text)
+        life = await nursery.birth("serve", config=str(config))
+        await when(model, lambda: model.loads == ["one:latest"])
+        taken = await asked("POST", f"{await life.url()}{LEASES}", {"for_s": 3600, "wait_s": 60})
+        assert taken["granted"]
+        await life.end(by)
+        model.loads.clear()
+        life = await nursery.birth("serve", config=str(config))
+        url = await life.url()
+        kept = await lease_when(url, lambda lease: lease["granted"])
+        assert {**kept, "since": 0, "until": 0} == {**taken, "since": 0, "until": 0}
+        assert kept["until"] == pytest.approx(taken["until"], abs=0.5)
+        assert model.loads == []
+        await asked("DELETE", f"{url}{LEASES}/{taken['id']}")
+        await when(model, lambda: model.loads == ["one:latest"])
+        await life.end(signal.SIGTERM)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_command_that_holds_the_gpu_holds_it_over_a_restart(nursery, tmp_path, by):
+    config = tmp_path / "config.yaml"
+    async with ModelServer() as model:
+        text = (CONFIG.replace(*HOME) + STORE).format(url=model.url, path=tmp_path / "hearth.db")
+        config.write_text(text)
+        life: Life = await nursery.birth("serve", config=str(config))
+        url = await life.url()
+        process = await asyncio.create_subprocess_exec(
+            *(*HEARTH, "yield", "--url", url, "--reason", "a game", "--", "cat"),
+            stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, "HOME": str(tmp_path)},
+        )
+        taken = await lease_when(url, lambda lease: lease["granted"])
+        assert (taken["reason"], taken["until"]) == ("a game", None)
+        await life.end(by)
+        model.loads.clear()
+        again = {"config": str(config), "port": urlsplit(url).port}
+        life = await nursery.birth("serve", **again)
+        assert await life.url() == url
+        kept = await lease_when(url, lambda lease: lease["granted"] and lease["until"] is None)
+        assert kept["id"] == taken["id"]
+        assert model.loads == []
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await process.wait() == 0
+        await when(model, lambda: model.loads == ["one:latest"])
+        await life.end(signal.SIGTERM)

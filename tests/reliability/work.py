@@ -46,10 +46,10 @@ class Telling:
             self._report(ended=event.job_id)
 
 
-async def serve(report: Report, *, config: str) -> int:
-    """`hearth serve --config CONFIG`."""
+async def serve(report: Report, *, config: str, port: int = 0) -> int:
+    """`hearth serve --config CONFIG --port PORT`."""
     return await bootstrap.serve(
-        load_gateway_config(Path(config)), port=0, sinks=(Telling(report),)
+        load_gateway_config(Path(config)), port=port, sinks=(Telling(report),)
     )
 
 

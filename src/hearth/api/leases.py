@@ -234,6 +234,7 @@ class LeasePages:
         listener = Listener(identity=holder, peer=request.peer, headers=request.headers)
         holders.append(listener)
         try:
+            await self._gateway.keep_orders()
             await self._send_states(request, lease.id)
         finally:
             holders.remove(listener)
