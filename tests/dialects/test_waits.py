@@ -46,6 +46,11 @@ def queued(position: int | None, wait_s: float | None) -> Wait:
         (Wait(state="loading", model="a:1b"), " for a:1b to load"),
         (Wait(state="reading"), " for the model to read the prompt"),
         (Wait(state="paused"), ", the queue is paused"),
+        (Wait(state="leased"), " for the GPU, which another program has"),
+        (
+            Wait(state="leased", wait_s=600.0),
+            " for the GPU, which another program has, about 10 min",
+        ),
         (Wait(state="down"), " for the model server"),
     ],
 )

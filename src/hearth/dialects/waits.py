@@ -26,7 +26,7 @@ _MINUTE_S = 60.0
 _MOVED_S = 10.0
 """An expected start that moves by less is the same to a person."""
 
-WaitState: TypeAlias = Literal["queued", "loading", "reading", "paused", "down"]
+WaitState: TypeAlias = Literal["queued", "loading", "reading", "paused", "down", "leased"]
 
 
 @value
@@ -35,7 +35,8 @@ class Wait:
 
     Attributes:
         state: it waits for its turn (`queued`), for its model to be loaded, for its prompt to be
-        read, until the owner resumes the queue, or for the model server. position: 1 starts next;
+        read, until the owner resumes the queue, for the model server, or for memory that another
+        program has (`leased`). position: 1 starts next;
         None where that is not known. wait_s: expected until its start, None for unknown. model:
         what is being loaded.
     """
@@ -81,6 +82,8 @@ def _words(wait: Wait) -> str:
             return " for the model server"
         case "paused":
             return ", the queue is paused"
+        case "leased":
+            return f" for the GPU, which another program has{about}"
         case "reading":
             return " for the model to read the prompt"
         case "loading":

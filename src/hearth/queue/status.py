@@ -118,6 +118,8 @@ def wait(
     if blocked is not None:
         return Wait(state=blocked)
     wait_s = starts.get(entry.item.sequence)
+    if reason["kind"] == "lease":
+        return Wait(state="leased", wait_s=wait_s)
     earlier = 0 if wait_s is None else sum(other_s < wait_s for other_s in starts.values())
     if reason["kind"] == "load" and not earlier:
         return Wait(state="loading", wait_s=wait_s, model=str(reason["model"]))
