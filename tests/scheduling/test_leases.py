@@ -17,6 +17,7 @@ from tests.scheduling.shell import Shell
 from tests.scheduling.worked import Example, examples, play, settings_of
 from tests.support.cases import for_each
 
+GIB = 1024.0
 GOING = """
 [vram_gb=24 a:10 b:6 c:6 d:20 | a b c]
 a lease of all makes all go that may and nothing comes before its end
@@ -295,6 +296,26 @@ def test_another_model_server_keeps_to_the_leases():
     shell.arrive("b")
     assert shell.loading == []
     assert shell.tell(inputs.Loaded(model="c")) == ["unload c"]
+
+
+@pytest.mark.parametrize(("held_gib", "room_gib"), [(0.0, 10.0), (3.0, 13.0), (9.0, 14.0)])
+def test_what_its_holder_has_already_is_part_of_a_lease(held_gib: float, room_gib: float):
+    shell = home()
+    shell.tell(inputs.GpuSampled(capacity_mib=24.0 * GIB, foreign_mib=4.0 * GIB))
+    game = inputs.LeaseTaken(id="game", mib=10.0 * GIB, grace_s=5.0, until=None)
+    shell.tell(replace(game, held_mib=held_gib * GIB))
+    assert StatusView(shell.scheduler).room_mib == room_gib * GIB
+
+
+def test_what_one_with_a_second_lease_has_already_counts_once():
+    shell = home("vram_gb=24 a:10 b:6 c:4", resident=("c",))
+    view = StatusView(shell.scheduler)
+    shell.tell(inputs.GpuSampled(capacity_mib=24.0 * GIB, foreign_mib=6.0 * GIB))
+    shell.lease(4.0)
+    assert view.room_mib == 14.0 * GIB
+    game = inputs.LeaseTaken(id="other", mib=7.0 * GIB, grace_s=5.0, until=None)
+    shell.tell(replace(game, held_mib=5.0 * GIB))
+    assert view.room_mib == 12.0 * GIB
 
 
 def test_without_swaps_nothing_goes():

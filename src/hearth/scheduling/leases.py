@@ -4,7 +4,7 @@ runs here.
 What is left for models is the capacity less the larger of two: what others hold by the last
 reading, and what they held when the first of the present leases was taken plus all leases. So a
 desktop of 1 GiB and the 8 GiB of a game take 9, before the game has taken any, and the game is not
-counted twice when it has.
+counted twice when it has. Nor is it where it has taken some before, as far as that is known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Leases:
     """Those of one device, by their ids. Changed by the scheduler alone."""
 
     taken: dict[str, LeaseTaken] = field(default_factory=dict)
-    # what others held when the first of these was taken, or less that they have held since
+    # what others held when the first of these was taken, or less that they have held since; without
+    # what holders of these had then
     base_mib: float = 0.0
     # since when items of a kind have been waiting that leases keep from their model
     barred_since: dict[BarredLine, float] = field(default_factory=dict)
@@ -34,8 +35,8 @@ class Leases:
 
     def take(self, lease: LeaseTaken, foreign_mib: float) -> None:
         """Know a lease, or what is new of one that is known."""
-        if not self.taken:
-            self.base_mib = foreign_mib
+        base_mib = max(0.0, foreign_mib - lease.held_mib)
+        self.base_mib = min(self.base_mib, base_mib) if self.taken else base_mib
         self.taken[lease.id] = lease
 
     def end(self, lease_id: str) -> None:
