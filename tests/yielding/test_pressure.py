@@ -94,12 +94,21 @@ def test_it_ends_when_nothing_was_needed_for_the_calm_time():
     assert card.ended[0] - card.taken[0] == pytest.approx(100.0 + 60.0, abs=2 * BEAT_S)
 
 
-def test_a_lease_shrinks_to_what_was_needed_in_the_calm_time():
+def test_a_lease_shrinks_to_what_was_needed_in_half_an_hour():
     card = Followed()
     card.read(0.5)
     card.read(12.5)
-    assert card.read(4.5, 50.0) == 13.5
-    assert card.read(4.5, 20.0) == 5.5
+    assert card.read(4.5, SETTLED_S - 100.0) == 13.5
+    assert card.read(6.5, 200.0) == 7.5
+
+
+def test_a_program_that_breathes_keeps_its_lease():
+    card = Followed()
+    card.read(0.5)
+    for _ in range(20):
+        card.read(8.5, 600.0)
+        card.read(7.0, 600.0)
+    assert (len(card.taken), card.ended) == (1, [])
 
 
 def test_bursts_are_one_lease():
@@ -110,13 +119,22 @@ def test_bursts_are_one_lease():
     assert (len(card.taken), card.ended) == (1, [])
 
 
-def test_what_others_hold_for_half_an_hour_is_theirs():
+def test_what_others_hold_for_half_an_hour_is_theirs_if_it_is_little():
+    card = Followed(22.0)
+    card.read(0.5)
+    assert card.read(1.5, SETTLED_S - 100.0) == 2.5
+    assert card.read(1.5, 300.0) == 0.0
+    assert card.read(1.9, 60.0) == 0.0
+    assert card.read(2.0, 60.0) == 2.0
+
+
+def test_a_program_that_has_grown_by_more_keeps_it_as_long_as_it_runs():
     card = Followed()
     card.read(0.5)
-    assert card.read(8.5, SETTLED_S - 100.0) == 9.5
-    assert card.read(8.5, 300.0) == 0.0
-    assert card.read(8.9, 60.0) == 0.0
-    assert card.read(9.5, 60.0) == 2.5
+    card.read(14.5, 8 * 3600.0)
+    assert card.read(14.5) == 15.5
+    card.read(0.5, 100.0)
+    assert len(card.ended) == 1
 
 
 def test_slow_growth_is_no_pressure():

@@ -3,9 +3,13 @@
 `Pressure` is the rule: what other programs hold is compared with the least that they held in the
 last half hour. They want more once that is `GROWTH_MIB` more and less than `headroom_gb` is free,
 both in two readings. They get what they have taken so far and `headroom_gb` more, which goes on
-growing with them, until nothing of it was needed for `calm_s`. Models that come back and have to go
-again soon make that time longer, so that a video on a card with little to spare does not have them
-loaded all day. Missing numbers change nothing: time without them does not count.
+growing with them, until nothing of it was needed for `calm_s`. A program that has grown by less
+than the headroom and holds about the same for half an hour is part of the desktop from then on: a
+large model would be out for as long as somebody reads his mail.
+
+Models that come back and have to go again soon make the calm time longer, so that a video on a card
+with little to spare does not have them loaded all day. Missing numbers change nothing: time without
+them does not count.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ from hearth.types import frozen
 GROWTH_MIB = 512.0
 """A desktop's memory breathes by less."""
 SETTLED_S = 1800.0
-"""What other programs have held for so long is theirs; growth is measured from there."""
+"""What other programs have held for so long is theirs; growth is measured from there, and a lease
+is as large as the most that was needed in this time.
+"""
 AGAIN_S = 900.0
 """Models that have to go so soon after they could come back stay away longer the next time."""
 QUIET_S = 3600.0
@@ -81,10 +87,14 @@ class Pressure:
         self._now_s = 0.0  # of the time in which there were numbers
         self._read_at: float | None = None
         self._least = _Extreme(1.0)  # of what others hold
+        self._most = _Extreme(-1.0)
+        self._theirs_mib = 0.0  # growth is measured from here
         self._needed = _Extreme(-1.0)  # since the lease was taken
+        self._needed_s = 0.0  # when something of it was needed last
         self._leased_mib = 0.0
         self._was_short = False  # of free memory, by the reading before
         self._calm_s = 0.0
+        self._began_s = 0.0
         self._ended_s = -inf
 
     def look(self, card: CardMemory | None, settings: YieldSettings, at: float) -> None:
@@ -95,8 +105,8 @@ class Pressure:
             return
         self._now_s += 0.0 if self._read_at is None else at - self._read_at
         self._read_at = at
-        self._measure(card)
         headroom_mib = settings.headroom_gb * MIB_PER_GB
+        self._measure(card, headroom_mib)
         has_grown = self.grown_mib >= GROWTH_MIB
         is_short = card.free_mib < headroom_mib
         if self.wanted_mib:
@@ -108,18 +118,24 @@ class Pressure:
 
     def settle(self) -> None:
         """The lease was ended by somebody else: what other programs hold now is theirs."""
-        self.wanted_mib = 0.0
-        self._ended_s = self._now_s
+        self._end()
         self._least.clear()
 
-    def _measure(self, card: CardMemory) -> None:
+    def _measure(self, card: CardMemory, headroom_mib: float) -> None:
         """What those with leases take is no growth while they have them, and theirs afterwards."""
+        foreign_mib = card.foreign_mib
         if card.leased_mib < self._leased_mib and not self.wanted_mib:
             self._least.clear()
         self._leased_mib = card.leased_mib
-        self._least.add(self._now_s, card.foreign_mib)
-        least_mib = self._least.since(-inf if card.leased_mib else self._now_s - SETTLED_S)
-        self.grown_mib = max(0.0, card.foreign_mib - least_mib - card.leased_mib)
+        self._least.add(self._now_s, foreign_mib)
+        self._most.add(self._now_s, foreign_mib)
+        least_mib = self._least.since(self._now_s - SETTLED_S)
+        most_mib = self._most.since(self._now_s - SETTLED_S)
+        is_old = self._now_s - self._began_s > SETTLED_S
+        is_steady = is_old and most_mib - least_mib < GROWTH_MIB and self.grown_mib < headroom_mib
+        is_fixed = card.leased_mib > 0.0 or (self.wanted_mib > 0.0 and not is_steady)
+        self._theirs_mib = min(self._theirs_mib, foreign_mib) if is_fixed else least_mib
+        self.grown_mib = max(0.0, foreign_mib - self._theirs_mib - card.leased_mib)
 
     def _begin(self, calm_s: float) -> None:
         ended_for_s = self._now_s - self._ended_s
@@ -127,14 +143,22 @@ class Pressure:
             self._calm_s = calm_s
         elif ended_for_s <= AGAIN_S:
             self._calm_s = max(calm_s, min(2.0 * self._calm_s, LONGEST_CALM_S))
+        self._began_s = self._now_s
         self._needed.clear()
 
     def _follow(self, needed_mib: float) -> None:
         self._needed.add(self._now_s, needed_mib)
-        most_mib = self._needed.since(self._now_s - self._calm_s)
+        if needed_mib:
+            self._needed_s = self._now_s
+        elif self._now_s - self._needed_s > self._calm_s:
+            self._end()
+            return
+        most_mib = self._needed.since(self._now_s - SETTLED_S)
         self.wanted_mib = STEP_MIB * ceil(most_mib / STEP_MIB)
-        if not self.wanted_mib:
-            self._ended_s = self._now_s
+
+    def _end(self) -> None:
+        self.wanted_mib = 0.0
+        self._ended_s = self._now_s
 
 
 class PressureWatch:
