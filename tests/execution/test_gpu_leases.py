@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from hearth.engines.port import Engine
+from hearth.engines.table import EngineTable, Row
 from hearth.errors import OrderRefused
 from hearth.events import GpuLeaseEnded, GpuLeaseGranted, GpuLeaseLate, GpuLeaseTaken
 from hearth.execution.gpu_leases import LATE_S, MAX_LEASE_S, GpuLeases, Lease
 from hearth.types import GpuReading
 from tests.execution.test_gpu_watch import GIB, CardHouse, FakeCard, model
-from tests.support.house import House, in_house, settle
+from tests.support.house import FULL_TEXT, House, heard, in_house, settle, text_of
+from tests.support.staying_engine import SIZE_MIB, StayingEngine
 from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
 
 
@@ -105,7 +108,6 @@ async def test_a_lease_is_granted_when_the_card_shows_its_memory_free(card_type,
     async with CardHouse(model("a", 14), resident="a", card_type=card_type, card=card) as house:
         await sleep_until(7.3)
         lease = take(house)
-        await house.gateway.orders.unload("a")
         assert await leases_of(house).wait_granted(lease.id, 60.0)
         gone_at = 7.3 + UNLOAD_S
         assert gone_at <= house.now <= gone_at + within_s
@@ -120,7 +122,6 @@ async def test_a_lost_card_grants_by_what_the_engines_list():
         await sleep_until(6.0)
         lease = take(house)
         house.card.fault = "gpu_lost"
-        await house.gateway.orders.unload("a")
         assert await leases_of(house).wait_granted(lease.id, 5.0)
         house.card.fault = None
         await sleep_until(100.0)
@@ -229,3 +230,86 @@ async def test_what_is_not_granted_in_time_is_said_once():
             await sleep_until(house.now + 60.0)
         assert len(house.events.of(GpuLeaseLate)) == 1
         house.card.hangs = False
+
+
+@in_virtual_time
+async def test_a_part_of_the_card_takes_the_smallest_set_of_models():
+    models = model("a", 12), model("b", 7)
+    over = {"overhead_mib": 400.0}  # what the driver shows of each beside what Ollama says
+    async with CardHouse(*models, resident="a b", card=over) as house:
+        await house.answer("a")
+        lease = take(house, mib=11.9 * GIB)
+        assert await leases_of(house).wait_granted(lease.id, 60.0)
+        assert house.orders() == ["unload b:latest"]
+        assert await house.answer("a") == FULL_TEXT
+
+
+@in_virtual_time
+async def test_a_stream_goes_on_for_its_grace_and_after_the_lease_as_one_answer():
+    async with CardHouse(model("a", 14), resident="a") as house:
+        await sleep_until(7.3)
+        parts: list[bytes] = []
+        ticket = house.submit("a", stream=True, ways=("replayed",), service_s=20.0, chunks=20)
+        reading = asyncio.ensure_future(heard(ticket, parts))
+        await sleep_until(10.0)
+        lease = take(house)
+        assert await leases_of(house).wait_granted(lease.id, 60.0)
+        assert house.now <= 10.0 + 5.0 + 2.0
+        await sleep_until(100.0)
+        leases_of(house).end(lease.id, "released")
+        said, error = await reading
+        assert error is None
+        assert len(text_of(said).split()) == 20
+
+
+class BesideServer(FakeCard):
+    """A server has 2 GiB of the card for as long as it runs."""
+
+    async def read(self) -> GpuReading:
+        reading = await super().read()
+        assert reading.used_mib is not None
+        return replace(reading, used_mib=reading.used_mib + SIZE_MIB)
+
+
+def beside_server(ollama: Engine) -> EngineTable:
+    rows = [
+        Row(name="main", engine=ollama, url="http://a", kind="ollama"),
+        Row(name="other", engine=StayingEngine("stays"), url="http://b", kind="llama_server"),
+    ]
+    return EngineTable(rows)
+
+
+@pytest.mark.parametrize(
+    ("gib", "keeps"), [(None, ("stays",)), (23.0, ("stays",)), (21.5, None), (10.0, None)]
+)
+@in_virtual_time
+async def test_a_lease_of_memory_that_a_model_keeps_is_late_once(gib, keeps):
+    async with CardHouse(
+        model("a", 14),
+        resident="a",
+        card_type=BesideServer,
+        card={"names": False},
+        table=beside_server,
+    ) as house:
+        await sleep_until(7.3)
+        take(house, lease_id="x", mib=gib and gib * GIB)
+        for _ in range(10):
+            await sleep_until(house.now + 20.0)
+            take(house, lease_id="x", mib=gib and gib * GIB)
+        late = [event.keeps for event in house.events.of(GpuLeaseLate)]
+        assert (late, len(granted(house))) == ([keeps] if keeps else [], 0 if keeps else 1)
+        assert len(house.card.reads) < 200
+
+
+@in_virtual_time
+async def test_two_leases_are_granted_together_and_end_apart():
+    async with CardHouse(model("a", 12), model("b", 7), resident="a b") as house:
+        await sleep_until(7.3)
+        first = take(house, mib=8 * GIB)
+        second = take(house, mib=8 * GIB)
+        for lease in (first, second):
+            assert await leases_of(house).wait_granted(lease.id, 5.0)
+        assert sorted(house.orders()) == ["unload a:latest"]
+        leases_of(house).end(first.id, "released")
+        assert await house.answer("a") == FULL_TEXT  # beside 8 GiB, and in the place of b
+        assert list(leases_of(house).leases) == [second.id]

@@ -43,7 +43,9 @@ SLEPT_LOOK_S = 30.0
 """How often it is looked whether the machine has slept where nobody says so: no timer shows it."""
 SHORTEST_SLEEP_S = 1.0
 SLACK_MIB = 512.0
-"""What the model server may keep on the card of an engine without models: its context."""
+"""By so much the card may show more for each model than its server says, and for the context that
+the server keeps without any.
+"""
 
 
 @frozen
@@ -130,9 +132,7 @@ class GpuLeases:
             self._check_size(mib)
             self._stale_readings = self._runtime.tracker.readings_taken
         if known is None:
-            self._runtime.events.emit(
-                GpuLeaseTaken(at=now, lease_id=lease.id, source=source, mib=mib, for_s=for_s)
-            )
+            self._emit_taken(lease)
         else:
             lease = _in_place_of(known, lease)
         self._put_in_force(lease, held_mib)
@@ -141,16 +141,19 @@ class GpuLeases:
 
     def restore(self, lease: Lease) -> None:
         """Have one of the process before in force, before anything is loaded."""
+        self._emit_taken(lease)
+        self._put_in_force(lease)
+
+    def _emit_taken(self, lease: Lease) -> None:
         self._runtime.events.emit(
             GpuLeaseTaken(
                 at=lease.asked_at,
                 lease_id=lease.id,
                 source=lease.source,
                 mib=lease.mib,
-                for_s=lease.expires_at - lease.asked_at,
+                for_s=None if lease.until is None else lease.until - lease.asked_at,
             )
         )
-        self._put_in_force(lease)
 
     def _put_in_force(self, lease: Lease, held_mib: float = 0.0) -> None:
         self._keep(lease)
@@ -273,8 +276,14 @@ class GpuLeases:
             self._read_card(now)
         waited_s = now - lease.asked_at
         if waited_s > lease.grace_s + LATE_S and not lease.is_late:
+            staying = [each.model for each in self._runtime.view.on_card if not each.may_go]
             self._runtime.events.emit(
-                GpuLeaseLate(at=now, lease_id=lease.id, waited_s=waited_s, keeps=keeps)
+                GpuLeaseLate(
+                    at=now,
+                    lease_id=lease.id,
+                    waited_s=waited_s,
+                    keeps=keeps or tuple(sorted(staying)),
+                )
             )
             self._keep(replace(lease, is_late=True))
 
@@ -286,8 +295,9 @@ class GpuLeases:
             return True
         if tracker.readings_taken <= self._stale_readings:
             return False
-        room_mib = self._runtime.view.room_mib
-        return models_mib <= (room_mib or 0.0) + SLACK_MIB
+        view = self._runtime.view
+        slack_mib = SLACK_MIB * max(1, len(view.on_card))
+        return models_mib <= (view.left_mib or 0.0) + slack_mib
 
     def _read_card(self, now: float) -> None:
         """Not with every look: each reading leads to one."""

@@ -221,9 +221,9 @@ class Residency:
         return inf if configured_gb == 0 else configured_gb * MIB_PER_GB
 
     @property
-    def room_mib(self) -> float | None:
-        """VRAM that the reservations of what may go have to fit: the capacity without what stays,
-        and what other programs hold of it now or are to have; None for unknown.
+    def left_mib(self) -> float | None:
+        """The capacity without what other programs hold of it now or are to have; None for
+        unknown.
         """
         capacity = self.capacity_mib
         others_mib = self._foreign_mib
@@ -234,11 +234,17 @@ class Residency:
             others_mib = max(others_mib, self.leases.others_mib)
             if capacity is None or others_mib == inf:
                 return 0.0
-        if capacity is None:
-            return None
-        if not self.listing.is_plain:
-            capacity -= self.held_mib()
-        return max(0.0, capacity - others_mib)
+        return None if capacity is None else max(0.0, capacity - others_mib)
+
+    @property
+    def room_mib(self) -> float | None:
+        """VRAM that the reservations of what may go have to fit: what is left without what stays;
+        None for unknown.
+        """
+        left = self.left_mib
+        if left is None or self.listing.is_plain:
+            return left
+        return max(0.0, left - self.held_mib())
 
     def is_leased(self, need_mib: float | None) -> bool:
         """Do leases take the room that a model of this need (None: unknown) would have?"""

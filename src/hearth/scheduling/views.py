@@ -190,6 +190,13 @@ class StatusView:
     def latest_first(self) -> list[Resident]:
         return self._device.residency.latest_first
 
+    @property
+    def on_card(self) -> list[Resident]:
+        """Those that take, or may take, memory of the card."""
+        residency = self._device.residency
+        residents = residency.residents.values()
+        return [each for each in residents if not residency.listing.is_off_card(each.model)]
+
     def is_kept(self, model: str) -> bool:
         """Is it this model that a swap waits for, since somebody is likely to return to it?"""
         hold = self._device.hold
@@ -250,8 +257,13 @@ class StatusView:
         return self._device.residency.capacity_mib
 
     @property
+    def left_mib(self) -> float | None:
+        """The capacity without what other programs hold or are to have; None for unknown."""
+        return self._device.residency.left_mib
+
+    @property
     def room_mib(self) -> float | None:
-        """What models may have of the card: less what others hold or are to have."""
+        """The same without what stays in memory."""
         return self._device.residency.room_mib
 
     @property
