@@ -5,6 +5,7 @@ process on the same disk.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from hearth.events import (
     SwapCompleted,
 )
 from hearth.queue.kept_orders import DOCUMENT, HOLDER_RETURNS_S
+from hearth.scheduling.inputs import GpuSampled
 from hearth.types import DAY_S, HOUR_S
 from tests.storage.memory import Disk
 from tests.support.fields import Fields
@@ -202,6 +204,27 @@ async def test_nothing_is_loaded_under_a_lease_that_a_restart_interrupts():
         await house.events.until(lambda: loaded(house) == {A})
         (ended,) = house.events.of(GpuLeaseEnded)
         assert (ended.why, ended.at) == ("expired", HOUR_S), "its wall-clock end"
+
+
+@in_virtual_time
+async def test_what_had_room_beside_a_lease_stays_while_the_card_is_not_read_yet():
+    disk = Disk()
+    card = GpuSampled(capacity_mib=24 * 1024, foreign_mib=1024.0)
+    async with Living(disk, "a", resident="a", capacity_mib=24 * 1024) as house:
+        house.worker.post(card)
+        house.gateway.leases.take(reason="a game", source="api", mib=8 * 1024, for_s=HOUR_S)
+        await house.gateway.keep_orders()
+        await sleep_until(60.0)
+        assert loaded(house) == {A}
+        left = disk.copy()
+    async with Living(left, "a", resident="a", capacity_mib=24 * 1024) as house:
+        await sleep_until(120.0)
+        assert loaded(house) == {A}
+        view = house.worker.runtime.view
+        assert (view.capacity_mib, view.room_mib) == (None, 15 * 1024)
+        # the game has taken 2 GiB of its 8
+        house.worker.post(replace(card, foreign_mib=3 * 1024.0))
+        assert view.room_mib == 15 * 1024
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from math import inf
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -15,6 +16,7 @@ from hearth.execution.gpu_leases import MAX_LEASE_S, GpuLeases, Lease, LeaseSour
 from hearth.execution.runtime import Runtime
 from hearth.ports import Documents
 from hearth.queue.operator import OperatorCommands, StandingOrders
+from hearth.scheduling.inputs import GpuSampled
 from hearth.types import JsonDict
 
 DOCUMENT = "orders"
@@ -46,13 +48,17 @@ class _KeptLease(BaseModel, allow_inf_nan=False):
 
 
 class _Kept(BaseModel, allow_inf_nan=False):
-    """What is written."""
+    """What is written. `capacity_mib`, `before_mib`: of the card, and what others held of it before
+    those with leases took theirs; without these, all models would go until it is read.
+    """
 
     paused: bool
     pinned: str | None
     ordered: dict[str, bool]
     since_wall_s: dict[str, float]
     leases: list[_KeptLease]
+    capacity_mib: float | None = Field(default=None, gt=0)
+    before_mib: float = Field(default=0.0, ge=0)
 
 
 class KeptOrders:
@@ -69,6 +75,8 @@ class KeptOrders:
     ) -> None:
         self._documents = documents
         self._clock = runtime.clock
+        self._view = runtime.view
+        self._post = runtime.post
         self._events = runtime.events
         self._orders = orders
         self._leases = leases
@@ -111,8 +119,13 @@ class KeptOrders:
                 leases=len(leases),
             )
             self._events.emit(recalled)
-        for lease in leases:
-            self._leases.restore(lease)
+        if leases:
+            # as the card was; that it cannot be read yet does not change it
+            known = GpuSampled(capacity_mib=kept.capacity_mib, foreign_mib=kept.before_mib)
+            self._post(known)
+            for lease in leases:
+                self._leases.restore(lease)
+            self._post(GpuSampled(capacity_mib=None))
         self._orders.restore(standing)
 
     def _restored(self, kept: _KeptLease, now: float, wall_s: float) -> Lease | None:
@@ -184,12 +197,15 @@ class KeptOrders:
 
     def _document(self) -> JsonDict:
         standing = self._orders.standing
+        capacity_mib = self._view.capacity_mib
         return _Kept(
             paused=standing.paused,
             pinned=standing.pinned,
             ordered=dict(standing.ordered),
             since_wall_s=dict(standing.since_wall_s),
             leases=[*self._kept_leases(self._leases.leases.values())],
+            capacity_mib=None if capacity_mib == inf else capacity_mib,
+            before_mib=self._view.held_before_leases_mib,
         ).model_dump()
 
     def _kept_leases(self, leases: Iterable[Lease]) -> Iterable[_KeptLease]:

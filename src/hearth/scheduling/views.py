@@ -267,6 +267,11 @@ class StatusView:
         return self._device.residency.room_mib
 
     @property
+    def held_before_leases_mib(self) -> float:
+        """What others held of the card before those with leases took theirs."""
+        return self._device.residency.leases.base_mib
+
+    @property
     def leased_until(self) -> float | None:
         """When the last of the leases ends, None where one ends with its holder, or there is
         none.
