@@ -129,6 +129,7 @@ class Gateway:
         self.request_reload = self.reloader.request
         self._supervisor = Supervisor(clock=self.clock, events=self.events)
         self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
+        self._first_looks: list[Callable[[], Awaitable[None]]] = []
         self._started_at: float | None = None
         self._stopping = False
         self._recalled = False
@@ -161,6 +162,10 @@ class Gateway:
         """
         self._companions.append((name, run))
 
+    def look_first(self, look: Callable[[], Awaitable[None]]) -> None:
+        """Have `look` done by `start` before anything is loaded."""
+        self._first_looks.append(look)
+
     async def start(self) -> None:
         """Recall the last hour and day, look at the backend, then queue, watch and schedule until
         `stop`.
@@ -169,6 +174,8 @@ class Gateway:
         self._started_at = self.clock.monotonic()
         for note in self.notes:
             self.events.emit(OwnerWarned(at=self._started_at, text=note))
+        for look in self._first_looks:
+            await look()
         await self._watch.look()
         for name, run in self._companions:
             self._supervisor.start(name, run)

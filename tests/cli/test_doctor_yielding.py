@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from hearth.backends.logind import ADDRESS_VARIABLE
-from hearth.cli.doctor_yielding import check_comfyui, check_suspend
+from hearth.cli.doctor import check_status
+from hearth.cli.doctor_yielding import (
+    check_comfyui,
+    check_programs,
+    check_suspend,
+    found_launchers,
+)
 from hearth.config.loading import parse_config
 from hearth.config.settings import Settings
 from tests.cli.test_doctor import free_port
@@ -152,3 +158,47 @@ def test_the_doctor_says_where_nobody_knows_of_a_sleep_and_nothing_where_it_is_o
     assert "no system bus" in finding.says
     off = parse_config("gpu: {yield: {suspend: false}}", source="f").settings
     assert [*check_suspend(off)] == []
+
+
+PROGRAMS = {
+    "nothing to offer": ("off", [], "", []),
+    "games are offered": (
+        "off",
+        ["Steam", "Lutris"],
+        "",
+        [("ok", "Steam and Lutris found", "gpu.yield.watch: games")],
+    ),
+    "what is off needs to see nothing": ("off", [], "container", []),
+    "on": ("games", ["Steam"], "", [("ok", "gpu.yield.watch is games", "")]),
+    "not Linux": ("named", [], "no_proc", [("warn", "this is not Linux", "hearth yield")]),
+    "in a container": ("games", [], "container", [("warn", "in a container", "--pid=host")]),
+    "hidden": ("pressure", [], "hidden", [("warn", "are hidden", "ProtectProc=default")]),
+}
+
+
+@pytest.mark.parametrize(("watch", "launchers", "hidden", "said"), PROGRAMS.values(), ids=PROGRAMS)
+def test_games_are_offered_and_hidden_programs_are_told(watch, launchers, hidden, said):
+    settings = parse_config(f'gpu: {{yield: {{watch: "{watch}"}}}}', source="f").settings
+    found = list(check_programs(settings, launchers, hidden))
+    assert len(found) == len(said)
+    for finding, (level, says, advice) in zip(found, said, strict=True):
+        assert (finding.level, finding.subject) == (level, "yield")
+        assert says in finding.says
+        assert advice in finding.advice
+
+
+def test_launchers_are_found_as_commands_and_as_flatpaks(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "steam"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    (tmp_path / "app" / "com.heroicgameslauncher.hgl").mkdir(parents=True)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert found_launchers((tmp_path / "app", tmp_path / "none")) == ["Steam", "Heroic"]
+
+
+@pytest.mark.parametrize("hidden", ["", "hidden"])
+def test_what_the_gateways_unit_hides_is_told(hidden):
+    status = {"yield_watch": {"watch": "games", "hidden": hidden}}
+    subjects = [each.subject for each in check_status(status)]
+    assert subjects == (["gateway"] if hidden else [])

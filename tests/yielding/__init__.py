@@ -1,0 +1,1 @@
+"""Who gets the card without asking."""

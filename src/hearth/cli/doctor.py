@@ -33,7 +33,14 @@ from hearth.cli.client import (
 )
 from hearth.cli.config import find_config
 from hearth.cli.doctor_engines import Finding, check_engines, output_of
-from hearth.cli.doctor_yielding import check_comfyui, check_pressure, check_suspend
+from hearth.cli.doctor_yielding import (
+    check_comfyui,
+    check_pressure,
+    check_programs,
+    check_suspend,
+    found_launchers,
+    hidden_programs,
+)
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.engines import ENGINE_TITLES
@@ -49,6 +56,7 @@ from hearth.execution.unified_memory import as_card
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
 from hearth.types import MIB, SERVICE, GpuReading, JsonMapping
+from hearth.yielding.processes import what_is_hidden
 
 _TIMEOUT_S = 3.0
 _MIB_PER_GIB = 1024
@@ -112,6 +120,7 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
     else:
         yield from check_engines(settings)
         yield from _gpu(settings)
+        yield from check_programs(settings, found_launchers(), what_is_hidden())
     yield from check_comfyui(settings)
     yield from check_suspend(settings)
     yield from _keys(settings)
@@ -315,6 +324,9 @@ def check_status(status: JsonMapping) -> Iterator[Finding]:
     yield from _of_backend(part(status, "backend"))
     yield from _of_store(part(status, "storage"))
     yield from _of_conversations(part(status, "conversations"))
+    watch = part(status, "yield_watch")
+    if watch.get("hidden") == "hidden":  # by its unit, which this command is not in
+        yield hidden_programs(text(watch, "watch"), "hidden", "gateway")
     config = part(status, "config")
     for problem in texts(config, "problems"):
         says = f"the configuration was refused, the old one is in force: {problem}"

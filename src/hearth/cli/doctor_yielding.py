@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 from hearth.backends.comfyui import TIMEOUT_S, ComfyUi
 from hearth.backends.logind import Logind
@@ -11,10 +14,62 @@ from hearth.cli.doctor_engines import Finding
 from hearth.config.settings import Settings
 from hearth.errors import LoginManagerUnavailable
 from hearth.types import GpuReading, QueueLook
+from hearth.yielding.processes import Hidden
 from hearth.yielding.suspend import NEEDED_S
 
 SETTING = "gpu.yield.comfyui"
 EXAMPLE = "http://127.0.0.1:8188"
+FLATPAKS = (Path("/var/lib/flatpak/app"), Path("~/.local/share/flatpak/app"))
+LAUNCHERS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "Steam": ("steam", "com.valvesoftware.Steam"),
+        "Heroic": ("heroic", "com.heroicgameslauncher.hgl"),
+        "Lutris": ("lutris", "net.lutris.Lutris"),
+    }
+)
+"""Of games: the command of each, and its Flatpak."""
+_HIDDEN: Mapping[Hidden, tuple[str, str]] = MappingProxyType(
+    {
+        "no_proc": ("this is not Linux", "use `hearth yield -- COMMAND`"),
+        "container": (
+            "Hearth is in a container with processes of its own",
+            "start the container with --pid=host, or use `hearth yield -- COMMAND` outside",
+        ),
+        "hidden": (
+            "programs of other users are hidden",
+            "run Hearth as your own user, or set ProtectProc=default in its unit",
+        ),
+    }
+)
+
+
+def found_launchers(flatpaks: tuple[Path, ...] = FLATPAKS) -> list[str]:
+    """Those that are installed, by their names."""
+    return [
+        name
+        for name, (command, flatpak) in LAUNCHERS.items()
+        if shutil.which(command)
+        or any((folder.expanduser() / flatpak).exists() for folder in flatpaks)
+    ]
+
+
+def check_programs(settings: Settings, launchers: list[str], hidden: Hidden) -> Iterator[Finding]:
+    """Whether games get the GPU, and whether they can be seen."""
+    watch = settings.gpu.yielding.watch
+    if watch == "off":
+        if launchers:
+            says = f"{' and '.join(launchers)} found; games get what memory your models leave"
+            yield Finding("ok", "yield", says, "to free it for them set gpu.yield.watch: games")
+    elif hidden:
+        yield hidden_programs(watch, hidden, "yield")
+    else:
+        yield Finding("ok", "yield", f"gpu.yield.watch is {watch}, and programs can be seen")
+
+
+def hidden_programs(watch: str, hidden: Hidden, subject: str) -> Finding:
+    """What it is like where programs cannot be seen."""
+    why, advice = _HIDDEN[hidden]
+    return Finding("warn", subject, f"gpu.yield.watch is {watch}, and sees no games: {why}", advice)
 
 
 def check_comfyui(settings: Settings) -> Iterator[Finding]:
