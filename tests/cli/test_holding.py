@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from hearth.cli.client import GatewayClient
+from hearth.cli.holding import Holder
 from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S
 from tests.support.places import ROOT
@@ -98,6 +100,10 @@ class Hold:
 
     def close(self) -> None:
         self.over.set()
+
+    def is_open(self) -> bool:
+        """Whether the other end has not closed the connection so far."""
+        return select.select([self._handler.connection], [], [], 0.0)[0] == []
 
     def is_left(self) -> bool:
         """Whether the other end closes the connection, which is waited for."""
@@ -273,6 +279,19 @@ def test_a_lease_is_taken_again_after_the_gateway_was_away(gateway, start, why):
     assert second.is_left()
     assert process.stderr is not None
     assert process.stderr.read() == ""
+
+
+def test_a_lease_is_renewed_without_a_moment_in_which_nothing_holds_it(gateway):
+    lease = {"id": "run-1"}
+    Holder(GatewayClient(gateway.url), lease, renew_s=0.0).take(0.0)
+    first = gateway.next_hold()
+    first.say("granted")
+    second = gateway.next_hold()
+    assert second.body == first.body
+    assert first.is_open()
+    second.say("ended", why="owner")
+    assert first.is_left()
+    assert second.is_left()
 
 
 @pytest.mark.parametrize("why", ["owner", "released"])

@@ -9,16 +9,22 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import click
 
 from hearth.cli import GatewayUnreachable
 from hearth.cli.client import GatewayClient, Json, NotNow, printable, text
+from hearth.clock import SystemClock
+from hearth.types import DAY_S
 
 PATH = "/llm/gpu/leases/hold"
 SILENCE_S = 30.0
 """Longer than that without a line, and the gateway is taken for gone: it sends one every 10 s."""
 RETRY_S = 2.0
+RENEW_S = DAY_S / 2
+"""A lease ends after a day, also one whose holder lives."""
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 """As shells end where they cannot start a command."""
@@ -41,9 +47,11 @@ class Holder:
     the connection. Takes it again after the gateway was away.
     """
 
-    def __init__(self, client: GatewayClient, lease: Json) -> None:
+    def __init__(self, client: GatewayClient, lease: Json, *, renew_s: float = RENEW_S) -> None:
         self._client = client
         self._lease = lease
+        self._renew_s = renew_s
+        self._clock = SystemClock()
         self._first = threading.Event()
         """The memory is free, or will not be."""
         self._has_warned = False
@@ -51,7 +59,7 @@ class Holder:
     def take(self, wait_s: float) -> None:
         """Ask for the memory, and return when it is free, at the latest after `wait_s`."""
         threading.Thread(target=self._run, name="hearth-lease", daemon=True).start()
-        if not self._first.wait(wait_s):
+        if not self._first.wait(wait_s) and wait_s:
             self._warn(f"the memory is not free after {wait_s:g} s; the command starts anyway")
 
     def _run(self) -> None:
@@ -77,14 +85,29 @@ class Holder:
 
     def _hold(self) -> bool:
         """Until the lease or the connection ends; True where somebody has ended the lease."""
-        with self._client.send(PATH, self._lease, {}, timeout_s=SILENCE_S) as (_, states):
-            for state in states:
-                match text(state, "state"):
-                    case "granted":
-                        self._first.set()
-                    case "ended" if text(state, "why") in {"owner", "released"}:
-                        self._warn("the lease was ended: models may use its memory again")
-                        return True
+        is_over: bool | None = None
+        with ExitStack() as held:
+            while is_over is None:
+                fresh = ExitStack()
+                opened = self._client.send(PATH, self._lease, {}, timeout_s=SILENCE_S)
+                _, states = fresh.enter_context(opened)
+                held.close()  # only now, so that the lease has a connection all the time
+                held.callback(fresh.close)
+                is_over = self._follow(states)
+        return is_over
+
+    def _follow(self, states: Iterator[Json]) -> bool | None:
+        """The same for one connection; None where it is time to renew the lease by another."""
+        renew_at = self._clock.monotonic() + self._renew_s
+        for state in states:
+            match text(state, "state"):
+                case "granted":
+                    self._first.set()
+                case "ended" if text(state, "why") in {"owner", "released"}:
+                    self._warn("the lease was ended: models may use its memory again")
+                    return True
+            if self._clock.monotonic() >= renew_at:
+                return None
         return False
 
     def _warn(self, what: str) -> None:
