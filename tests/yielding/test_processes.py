@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -274,3 +276,26 @@ def test_every_launch_line_is_seen_in_a_real_process_tree(machine):
         assert scan() == {Program(source="games", key=key, title=title)}
         machine.end(100 + at)
     assert scan() == set()
+
+
+def test_a_process_of_this_machine_is_seen_and_its_end_too(tmp_path):
+    """Python runs a file of the name that Steam's program takes as its first argument."""
+    (tmp_path / "SteamLaunch").write_text("import sys\nprint(flush=True)\nsys.stdin.read()\n")
+    scan = ProcessScan(OWN)
+    mine = game("steam:4294967295")
+    assert mine not in scan.look(0.0, DEFAULT)
+    with subprocess.Popen(
+        ["/steam/reaper", "SteamLaunch", "AppId=4294967295", "--", "/steam/game"],
+        executable=sys.executable,
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert mine in scan.look(1.0, DEFAULT)
+        process.stdin.close()
+        process.stdout.read()  # it has ended, and nobody has asked how: a zombie
+        assert mine not in scan.look(2.0, DEFAULT)
+    assert mine not in scan.look(3.0, DEFAULT)
