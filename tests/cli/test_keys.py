@@ -34,6 +34,8 @@ def test_a_new_key_is_printed_once_with_yaml_that_holds_only_its_digest(hearth, 
     assert made(hearth("admin", "key", "new", "open-webui"))[0] != key
     admins = hearth("admin", "key", "new", "router", "--lane", "internal", "--admin")
     assert (made(admins)[1]["lane"], made(admins)[1]["admin"]) == ("internal", True)
+    lessee = made(hearth("admin", "key", "new", "game-pc", "--may-lease"))[1]
+    assert (lessee["may_lease"], "admin" in lessee) == (True, False)
     (tmp_path / "made.yaml").write_text(admins.stdout[admins.stdout.index("auth:") :])
     assert "keys: 1" in hearth("config", "check", str(tmp_path / "made.yaml")).stdout
     for name in ("yes", "0x10", "1.5", "null"):  # YAML would read it as something else
@@ -119,6 +121,9 @@ def test_new_and_revoke_edit_the_file_and_list_shows_no_digest(hearth, tmp_path)
     )
     hearth("admin", "key", "new", "tv", "--lane", "internal", "--write")
     hearth("admin", "key", "new", "voice", "--assistant", "--write")
+    hearth("admin", "key", "new", "pc", "--may-lease", "--write")
+    assert "pc external GPU leases all" in " ".join(hearth("admin", "key", "list").stdout.split())
+    hearth("admin", "key", "revoke", "pc")
     (voice,) = [
         each for each in load_gateway_config(file).settings.auth.keys if each.name == "voice"
     ]

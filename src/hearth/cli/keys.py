@@ -79,10 +79,22 @@ def list_keys(file: Path | None) -> None:
         " task type."
     ),
 )
+@click.option(
+    "--may-lease",
+    is_flag=True,
+    help="Also allow giving the GPU to another program (`hearth yield`).",
+)
 @click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
 @CONFIG
 def new_key(
-    name: str, lane: str, file: Path | None, *, is_admin: bool, is_assistant: bool, writes: bool
+    name: str,
+    lane: str,
+    file: Path | None,
+    *,
+    is_admin: bool,
+    is_assistant: bool,
+    may_lease: bool,
+    writes: bool,
 ) -> None:
     """Create a key for the caller NAME and print it once, with the lines for the configuration
     file.
@@ -90,6 +102,8 @@ def new_key(
     secret = new_api_key()
     of_lane = Lane.INTERNAL if is_assistant else Lane(lane)
     entry = key_entry(name, secret, of_lane, is_admin=is_admin, is_assistant=is_assistant)
+    if may_lease:
+        entry.append("may_lease: true")
     edited = edit_keys(file, added=name, entry=entry) if writes else None
     click.echo(f"The key of {name}; it is shown only now and stored nowhere:\n\n    {secret}\n")
     if edited is not None:

@@ -485,7 +485,12 @@ def _job_view(job: Json) -> RenderableType:
     return table
 
 
-_RIGHTS = {"admin": "admin", "allow_cloud": "Claude", "local_only": "local only"}
+_RIGHTS = {
+    "admin": "admin",
+    "may_lease": "GPU leases",
+    "allow_cloud": "Claude",
+    "local_only": "local only",
+}
 
 
 def _rights(key: Json) -> str:
