@@ -189,7 +189,7 @@ class Ask:
         simulated.
         """
         values = {} if task_type is None else {b"x-task-type": task_type.encode()}
-        unused: Any = dict.fromkeys(("peer", "receive", "answer", "disconnected"))
+        unused: Any = dict.fromkeys(("peer", "receive", "answer", "disconnected", "connection"))
         headers = RequestHeaders(values=values, repeated=frozenset())
         request_id = RequestId(self.request_id)
         return Request(

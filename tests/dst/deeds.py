@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hearth.config.settings import GatewayConfig
-from hearth.errors import HearthError, OrderRefused, StorageUnavailable
+from hearth.errors import HearthError, OrderRefused, ShuttingDown, StorageUnavailable
 from hearth.job_types import Batch as NewBatch
 from hearth.jobs.batches import Batches
 from hearth.jobs.webhooks import check_webhook
@@ -106,6 +108,23 @@ class Owner:
             await self._tried(orders.pin(world.rng.choice(MODELS)))
         else:
             orders.unpin()
+
+    def program(self, rng: Random) -> None:
+        """Another program is given memory of the card, for longer than before, or gives it back."""
+        leases = self.world.life.gateway.leases
+        lease_id = rng.choice(("game", "render"))
+        if lease_id in leases.leases and rng.random() < 0.7:
+            leases.end(lease_id, "released")
+            return
+        wanted_mib = rng.choice((None, None, 4096.0, 12288.0))
+        with suppress(ShuttingDown):
+            leases.take(
+                reason="a game",
+                source="api",
+                mib=wanted_mib,
+                for_s=rng.choice((None, 2.0, 30.0)),
+                lease_id=lease_id,
+            )
 
     async def other_order(self) -> None:
         """Drain, and models by hand."""

@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from hearth.config.choices import Sharing
+from hearth.config.scheduler_settings import YieldSettings
 from hearth.config.settings import (
     AgingSettings,
     AuthSettings,
@@ -62,6 +63,7 @@ class More(StrEnum):
     # the owner drains, loads and unloads too, and whoever cancels cancels everything that he has
     ORDERS = "orders"
     DISK = "disk"  # the disk fails now and then, and callers of jobs ask again
+    LEASES = "leases"  # other programs are given the card's memory
 
 
 def more_of(number: int) -> frozenset[More]:
@@ -70,9 +72,11 @@ def more_of(number: int) -> frozenset[More]:
         return frozenset()
     # drawn apart: the others stay what they were
     rng = Random(f"more of {number}")
-    fails = Random(f"disk of {number}").random() < 0.5
-    drawn = frozenset(kind for kind in More if kind is not More.DISK and rng.random() < 0.5)
-    return drawn | {More.DISK} if fails else drawn
+    later = (More.DISK, More.LEASES)
+    drawn = {kind for kind in More if kind not in later and rng.random() < 0.5}
+    return frozenset(drawn) | {
+        kind for kind in later if Random(f"{kind} of {number}").random() < 0.5
+    }
 
 
 class Drawn(NamedTuple):
@@ -90,16 +94,23 @@ def houses() -> tuple[Drawn, ...]:
     others = Random(1)
     zones = Random(2)
     shares = Random(3)
-    return tuple(_drawn(rng, others, zones, shares) for _ in range(POOL))
+    yields = Random(4)
+    return tuple(_drawn(rng, others, zones, shares, yields) for _ in range(POOL))
 
 
-def _drawn(rng: Random, others: Random, zones: Random, shares: Random) -> Drawn:
+def _drawn(rng: Random, others: Random, zones: Random, shares: Random, yields: Random) -> Drawn:
     shared = rng.random() < 0.4
     settings = tuple(
         _with_shares(_with_others(_settings(rng, shared=shared), others, zones), shares)
         for _ in range(3)
     )
+    settings = tuple(_yielding(each, yields) for each in settings)
     return Drawn(CAPACITY_MIB if shared else None, settings)
+
+
+def _yielding(settings: Settings, rng: Random) -> Settings:
+    yielding = YieldSettings(hold_s=rng.choice((2.0, 60.0)), grace_s=rng.choice((0.0, 0.0, 3.0)))
+    return settings.replace(gpu=settings.gpu.model_copy(update={"yield": yielding}))
 
 
 def _with_shares(settings: Settings, rng: Random) -> Settings:

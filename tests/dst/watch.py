@@ -17,6 +17,7 @@ from hearth.events import (
     BatchEnded,
     ConfigReloaded,
     Event,
+    GpuLeaseTaken,
     InternalFault,
     ItemBrokenOff,
     ItemDispatched,
@@ -25,6 +26,7 @@ from hearth.events import (
     ItemLost,
     ItemQueued,
     ItemResent,
+    ItemYielded,
     JobEnded,
     JobRequeued,
     JobStarted,
@@ -84,6 +86,7 @@ class Watch:
         self.drained_at = -1.0
         self.interruptions: list[tuple[Lane, float]] = []
         self.paused = self.draining = self.deaf = False
+        self.leased = False  # jobs whose memory other programs have take no place of others
         self.sharing: set[str] = set()  # requests that may share a call of the model server
         self.seen: Counter[str] = Counter()  # events by their names
         self._settings = settings
@@ -96,6 +99,8 @@ class Watch:
             ItemQueued: self._queued,
             ItemDispatched: self._dispatched,
             ItemInterrupted: self._interrupted,
+            ItemYielded: lambda event: self._returned(self.items[event.sequence], event.at),
+            GpuLeaseTaken: lambda _: setattr(self, "leased", True),
             ItemBrokenOff: lambda event: self._returned(self.items[event.sequence], event.at),
             ItemResent: lambda event: self._returned(self.items[event.sequence], event.at),
             ItemEnded: self._ended,
@@ -255,6 +260,7 @@ class Watch:
         was_decided_before = event.at in {self._reloaded_at, self.resumed_at}
         fits = (
             self.paused
+            or self.leased
             or was_decided_before
             or len(self.jobs_under_way) < self._settings().jobs.max_in_queue
         )

@@ -41,6 +41,7 @@ BLOWS: tuple[Blow, ...] = ("refused", "refused", "refused", "synced")
 DISK_FAILS_S = (0.5, 3.0, 12.0)
 READS_TOO = 0.3  # in so many of these periods nothing can be read either
 REST_S = 40.0
+OF_PROGRAMS = 0.5  # after so many of what happens another program begins or ends
 LOOK_S = 4.0  # between two looks at what is left
 # every so many worlds are looked at more closely: each decision, each event's text
 THOROUGH_EVERY = 16
@@ -62,6 +63,7 @@ class World:
         gaps_s: Sequence[float] = GAPS_S,
     ) -> None:
         self.rng = rng = Random(number)
+        self.programs = Random(number)  # of what others do, beside what was drawn before
         self.house = house or houses()[number % len(houses())]
         self.more = more_of(number) if more is None else more
         self.thorough = number % THOROUGH_EVERY == 0
@@ -324,6 +326,8 @@ class World:
             gc.freeze()  # what was there before is not looked through each time, now or later
         for _ in range(steps):
             await rng.choices(list(deeds), list(deeds.values()))[0]()
+            if More.LEASES in self.more and self.programs.random() < OF_PROGRAMS:
+                self.owner.program(self.programs)
             await asyncio.sleep(rng.choice(self.gaps_s))
             if self.tidy:
                 gc.collect()  # a task that nobody holds is gone now, and the loop complains
@@ -372,8 +376,8 @@ class World:
         }
 
     async def come_to_rest(self) -> None:
-        """Faults stop, orders are taken back, nobody comes any more; what was accepted has to end
-        in time.
+        """Faults stop, orders are taken back, other programs end, nobody comes any more; what was
+        accepted has to end in time.
         """
         if self.now < self._up_at:
             await asyncio.sleep(self._up_at - self.now)
@@ -390,6 +394,8 @@ class World:
         life = self.life
         self.owner.resume()
         life.gateway.orders.unpin()
+        for lease_id in tuple(life.gateway.leases.leases):
+            life.gateway.leases.end(lease_id, "released")
         bound_s = 120.0 + 120.0 * (len(life.watch.live) + sum(ask.is_job for ask in self.asks))
         began_at = self.now
         # a process that has just begun does not know yet what its predecessor left
