@@ -37,6 +37,17 @@ ORDERS = {
     "unloads": ["a:1"],
     "since": {"paused": AT},
 }
+LEASES: Fields = {
+    "state": "yielding",
+    "to": "a game, another program",
+    "since": AT,
+    "waiting": 2,
+    "in_the_way": ["a:1"],
+    "held": [
+        {"source": "games", "reason": "Doom", "caller": "", "since": AT, "granted": True},
+        {"source": "api", "reason": "", "caller": "n8n", "since": AT, "granted": False},
+    ],
+}
 CLOUD = {
     "state": "down",
     "model": "claude",
@@ -97,7 +108,7 @@ async def full_state(house: Site, key: str = "") -> Fields:
     }
     return (
         state
-        | {"jobs": JOBS, "orders": ORDERS}
+        | {"jobs": JOBS, "orders": ORDERS, "leases": LEASES}
         | {"house": state["house"] | IN_HOUSE | {"config": config}, "gpu": state["gpu"] | ON_GPU}
     )
 

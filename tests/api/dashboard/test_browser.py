@@ -148,6 +148,7 @@ async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(browser):
             "Reload configuration",
             "Interrupt others",
             "Pause others",
+            "Yield the GPU",
             "Drain",
             "Pin",
             "Unload",
@@ -297,6 +298,37 @@ async def test_pausing_and_draining_are_shown_until_they_end(browser, house):
     await watched.order(banner.get_by_role("button"), "Resume")
     await expect(banner).to_have_count(0)
     assert await house.status("/api/generate", SHORT) == 200
+    assert watched.complaints == []
+
+
+async def test_the_gpu_is_yielded_for_a_time_and_taken_back(browser, house):
+    watched = await opened(browser, house)
+    page = watched.page
+    banner = page.locator(".order.yielded")
+    await page.get_by_role("button", name="Yield the GPU", exact=True).click()
+    await page.get_by_label("For").select_option("30 minutes")
+    await page.get_by_role("dialog").get_by_role("button", name="Yield", exact=True).click()
+    await expect(page.locator(".said")).to_contain_text("The GPU is being freed.")
+    await expect(banner).to_contain_text("The GPU is yielded to a program of yours, since ")
+    (lease,) = house.gateway.leases.leases.values()
+    assert (lease.id, lease.mib, lease.source) == ("dashboard", None, "api")
+    assert lease.until is not None
+    ends = datetime.fromtimestamp(
+        house.gateway.clock.wall() + lease.until - house.gateway.clock.monotonic(), UTC
+    ).astimezone()
+    await expect(banner).to_contain_text(f"until {ends:%H:%M}.")
+    await house.post("/api/generate", SHORT)
+    await expect(banner).to_contain_text("1 request waits.")
+    await expect(page.locator(".queue .why")).to_contain_text("another program, which has the GPU")
+    await expect(page).to_have_title("yielded, 0 running, 1 waiting | Hearth")
+    await watched.order("Yield the GPU", "Yield")  # again, for two hours
+    await until(lambda: next(iter(house.gateway.leases.leases.values())) != lease)
+    assert len(house.gateway.leases.leases) == 1
+    house.gateway.leases.take(reason="Doom", source="games", lease_id="games:1", mib=8192.0)
+    await expect(banner).to_contain_text("to a program of yours, Doom, since ")
+    await watched.order(banner.get_by_role("button"), "Take it back", "Models may use the GPU")
+    await expect(banner).to_have_count(0)
+    await expect(page.locator(".recent tbody tr")).to_have_count(1)
     assert watched.complaints == []
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hearth.config.active_hours import window_text
 from hearth.events import ItemEnded
+from hearth.execution.lease_views import leases_shown
 from hearth.gateway import Gateway
 from hearth.job_types import Job
 from hearth.jobs.service import Jobs
@@ -94,6 +95,7 @@ class View:
                 for caller, used in usage.items()
             },
             "orders": beside.get("orders"),
+            "leases": leases_shown(self._gateway.leases.leases.values(), view, self._shift_s),
             "timeline": self._timeline(now),
             "recent": {
                 str(number): self._ended(ended)

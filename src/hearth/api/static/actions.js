@@ -3,7 +3,9 @@
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { BASE } from "./base.js";
 import { errorText } from "./feed.js";
-import { short } from "./format.js";
+import { holders, short } from "./format.js";
+
+const YIELD_S = [[1800, "30 minutes"], [3600, "1 hour"], [7200, "2 hours"], [14_400, "4 hours"], [28_800, "8 hours"], [86_400, "24 hours"]];
 
 export class Orders {
   constructor(feed, say) {
@@ -117,6 +119,27 @@ export class Orders {
     };
   }
 
+  yieldGpu() {
+    return {
+      title: "Yield the GPU?",
+      text: "All of its memory is freed for another program: models are unloaded, and requests wait. Answers that are interrupted go on afterwards.",
+      label: "Yield",
+      choice: { label: "For", options: YIELD_S, chosen: 7200 },
+      // With an id of its own, so that a second time is a renewal.
+      run: (seconds) => this.run("/llm/gpu/leases", { id: "dashboard", for_s: Number(seconds), reason: "a program of yours" }, () => "The GPU is being freed."),
+    };
+  }
+
+  takeBack({ held, to }) {
+    return {
+      title: "Take the GPU back?",
+      text: `Models are loaded again, whether or not ${holders(held, to)} still runs. A game that has no memory left may end.`,
+      label: "Take it back",
+      bad: true,
+      run: () => this.run("/llm/gpu/leases", null, () => "Models may use the GPU again.", "DELETE"),
+    };
+  }
+
   pin(name) {
     return {
       title: `Pin ${short(name)}?`,
@@ -183,15 +206,19 @@ export class Question extends Component {
   }
 
   render({ question, close }) {
+    const { choice } = question;
     const confirm = (event) => {
       event.preventDefault();
+      const chosen = this.select?.value;
       close();
-      question.run();
+      question.run(chosen);
     };
     return html`<dialog ref=${(node) => (this.dialog = node)} onClose=${close} aria-labelledby="question-title">
       <form onSubmit=${confirm}>
         <h2 id="question-title">${question.title}</h2>
         <p>${question.text}</p>
+        ${choice ? html`<label class="choice">${choice.label} <select ref=${(node) => (this.select = node)}>${choice.options.map(([value, text]) => html`<option
+          key=${value} value=${value} selected=${value === choice.chosen}>${text}</option>`)}</select></label>` : null}
         <div class="buttons">
           <button type="button" class="quiet" onClick=${close}>Cancel</button>
           <button type="submit" class=${question.bad ? "danger" : "primary"}>${question.label}</button>

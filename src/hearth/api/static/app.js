@@ -145,7 +145,7 @@ function titleOf(feed) {
   if (link.status === "locked") return "Hearth: key needed";
   if (link.status !== "live" || !state) return "Hearth: no connection";
   const waiting = state.waiting.internal + state.waiting.external;
-  const ordered = standingOrders(state.orders, feed.now()).filter(([name]) => name !== "pinned").map(([name]) => `${name}, `).join("");
+  const ordered = standingOrders(state, feed.now()).filter(([name]) => name !== "pinned").map(([name]) => `${name}, `).join("");
   return `${ordered}${Object.keys(state.running).length} running, ${waiting} waiting | Hearth`;
 }
 

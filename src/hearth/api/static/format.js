@@ -63,6 +63,15 @@ export function short(model) {
   return model == null ? "any model" : model.replace(/:latest$/, "");
 }
 
+const HOLDERS_SHOWN = 3;
+
+// Who has the GPU: what each has said of itself, or what kind of program it is.
+export function holders(held, to) {
+  const names = [...new Set(held.map((lease) => lease.reason || lease.caller || to))];
+  const more = names.length - HOLDERS_SHOWN;
+  return more > 0 ? `${names.slice(0, HOLDERS_SHOWN).join(", ")} and ${more} more` : names.join(", ");
+}
+
 // What a waiting item waits for, in words. `before`: how many are expected to start earlier.
 export function waitsFor(why, before, now) {
   const ahead = before === 0 ? "next" : `${count(before)} before it`;

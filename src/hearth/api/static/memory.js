@@ -14,7 +14,8 @@ export function Memory({ state, now, orders, ask }) {
   const whole_ = Math.max(capacity ?? 0, used + foreign) || 1;
   const free = capacity == null ? null : Math.max(0, capacity - used - foreign);
   const others = Object.values(state.models).filter((model) => !state.residents[model.name]);
-  return html`<${Panel} title=${gpu.unified_memory ? "Unified memory" : "GPU memory"} id="memory-title" note=${gpu.device ?? ""}>
+  const tools = state.you.admin && ask ? html`<button class="small" onClick=${() => ask(orders.yieldGpu())}>Yield the GPU</button>` : null;
+  return html`<${Panel} title=${gpu.unified_memory ? "Unified memory" : "GPU memory"} id="memory-title" note=${gpu.device ?? ""} tools=${tools}>
     <div class="vram" role="img" aria-label=${vramLabel(residents, foreign, capacity)}>
       ${residents.map(([name, each]) => each.reserved_mib ? html`<i key=${name} class=${`${shadeClass(name)} ${each.phase}`}
         style=${{ width: `${(each.reserved_mib / whole_) * 100}%` }} title=${`${name}: ${gib(each.reserved_mib)}`}></i>` : null)}

@@ -1,7 +1,7 @@
 // What must not be overlooked: the connection, the model server, the configuration, active alerts, and the admin commands in force.
 
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
-import { alertAdvice, alertText, clock, day, short } from "./format.js";
+import { alertAdvice, alertText, clock, count, day, gib, holders, short } from "./format.js";
 import { Empty, Panel } from "./parts.js";
 
 // One line of fixed height, so that nothing below moves: the most urgent notice, and how many more there are.
@@ -87,18 +87,28 @@ function writeSeen(seen) {
 
 // Admin commands in force, each with the button that ends it.
 function Standing({ state, now, orders, ask }) {
-  const standing = standingOrders(state.orders, now);
+  const standing = standingOrders(state, now);
+  const ending = { pinned: () => orders.unpin(state.orders.pinned), yielded: () => orders.takeBack(state.leases) };
   if (!standing.length) return null;
   return html`<section class="standing" aria-label="Admin commands in force">${standing.map(([name, title, text, label]) => html`<div key=${name} class=${`order ${name}`}>
     <p><b>${title}</b> ${text}</p>
-    ${state.you.admin && ask ? html`<button class="primary" onClick=${() => ask(name === "pinned" ? orders.unpin(state.orders.pinned) : orders.resume())}>${label}</button>` : null}</div>`)}</section>`;
+    ${state.you.admin && ask ? html`<button class="primary" onClick=${() => ask((ending[name] ?? (() => orders.resume()))())}>${label}</button>` : null}</div>`)}</section>`;
 }
 
-export function standingOrders(given, now) {
+export function standingOrders({ orders: given, leases }, now) {
   const standing = [];
   const since = (name) => (given.since?.[name] ? ` Since ${day(given.since[name], now)}.` : "");
+  if (leases?.held.length) standing.push(["yielded", ...yielded(leases, now), "Take it back"]);
   if (given?.draining) standing.push(["draining", "Draining.", `New requests are refused; waiting and running ones finish; jobs are kept.${since("draining")}`, "Resume"]);
   if (given?.paused?.length) standing.push(["paused", "External requests are paused.", `They are accepted and wait; internal requests go on.${since("paused")}`, "Resume"]);
   if (given?.pinned) standing.push(["pinned", `${short(given.pinned)} is pinned.`, `No external request can unload it.${since("pinned")}`, "Unpin"]);
   return standing;
+}
+
+function yielded({ state, held, to, mib, until, waiting, in_the_way: left }, now) {
+  const what = mib == null ? "The GPU is" : `${gib(mib)} of the GPU are`;
+  const end = until == null ? "until it ends" : `until ${day(until, now)}`;
+  const stays = left.length ? ` Still in memory: ${left.map(short).join(", ")}.` : "";
+  const waits = waiting ? ` ${count(waiting)} ${waiting === 1 ? "request waits" : "requests wait"}.` : "";
+  return [`${what} ${state === "yielded" ? "yielded" : "being freed"}`, `${state === "yielded" ? "to" : "for"} ${holders(held, to)}, since ${day(Math.min(...held.map((lease) => lease.since)), now)}, ${end}.${waits}${stays}`];
 }

@@ -92,7 +92,7 @@ export function Running({ state, now, orders, ask, show, matches }) {
 
 function SwapRow({ swap, now }) {
   const passed = now - swap.since;
-  const names = { waiting: swap.to ? "a request waits for it" : "a request waits for another model", overdue: "a request has waited too long", home: "back to the home model", reload: "loaded again", turn: "turn of external requests" };
+  const names = { waiting: swap.to ? "a request waits for it" : "a request waits for another model", overdue: "a request has waited too long", home: "back to the home model", reload: "loaded again", turn: "turn of external requests", lease: "for another program" };
   const what = swap.to ? `${swap.from.length ? `${swap.from.map(short).join(", ")} → ` : ""}${short(swap.to)}` : swap.cutting ? short(swap.cutting) : swap.unloading.map(short).join(", ");
   return html`<div class="run swapping">
     <div class="run-head"><span class="badge swap">${swap.to ? "swap" : swap.cutting ? "load cut" : "unload"}</span><b>${what}</b>
