@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import pytest
 
@@ -15,7 +15,7 @@ from hearth.api.leases import SIGN_OF_LIFE_S
 from hearth.api.request import DISCONNECTED
 from hearth.config.settings import AuthSettings, GpuSettings
 from hearth.events import GpuLeaseEnded, GpuLeaseTaken
-from hearth.execution.gpu_leases import MAX_LEASES
+from hearth.execution.gpu_leases import MAX_LEASES, LeaseSource
 from hearth.types import DAY_S
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, HttpHouse
 from tests.support.fake_ollama import FakeModel
@@ -351,6 +351,20 @@ async def test_the_status_says_who_has_the_gpu_and_what_waits_and_names_no_id(ho
     assert (shown["state"], shown["in_the_way"], shown["waiting"]) == ("yielded", [], 1)
     await house.ask("DELETE", LEASES, key=GAMER_KEY)
     assert await leases() == FREE | nothing
+
+
+@pytest.mark.parametrize("source", get_args(LeaseSource))
+def test_whatever_takes_a_lease_has_a_word_and_is_not_renewed_as_another(source):
+    @in_empty_house
+    async def run(house: HttpHouse) -> None:
+        house.gateway.leases.take(reason="", source=source, lease_id="one")
+        assert (await state_of(house))["to"] in {
+            *("another program", "other programs", "a game", "ComfyUI", "sleep")
+        }
+        got = await house.ask("PUT", f"{LEASES}/one", {}, key=ADMIN_KEY, **JSON)
+        assert got.status == (200 if source == "api" else 409)
+
+    run()
 
 
 @in_empty_house

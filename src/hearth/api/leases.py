@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -164,7 +163,7 @@ class LeasePages:
         if not _may_see(known, caller):
             raise OrderRefused(f"id: another caller has a lease {known.id}; choose another id")
         if known.source != source:
-            raise OrderRefused(f"{known.id}: {_OTHER_ENDS[known.source]}")
+            raise OrderRefused(f"{known.id}: {_other_end(known.source)}")
         return known
 
     async def _wait(self, request: Request, lease_id: str, asked: LeaseBody) -> None:
@@ -191,7 +190,7 @@ class LeasePages:
         """
         lease = self._found(lease_id, caller)
         if lease.source != "api":
-            raise OrderRefused(f"{lease_id}: {_OTHER_ENDS[lease.source]}")
+            raise OrderRefused(f"{lease_id}: {_other_end(lease.source)}")
         renewed = self._leases.renew(lease_id, (asked or RenewBody()).for_s)
         await self._gateway.keep_orders()
         return self._shown(renewed or lease)
@@ -291,16 +290,15 @@ def _notice_a_lost_peer(request: Request) -> None:
 
 
 _NO_LEASE = "there is no such lease"
-_OF_HEARTH = "Hearth has taken this lease itself, and ends it"
-_OTHER_ENDS: Mapping[LeaseSource, str] = {
-    "api": "this lease has an end of its own; end it first, or choose another id",
-    "connection": "this lease lives as long as its connection, and has no other end",
-    "games": _OF_HEARTH,
-    "named": _OF_HEARTH,
-    "pressure": _OF_HEARTH,
-    "comfyui": _OF_HEARTH,
-}
-"""Why a lease with this source is not one of the other kind."""
+
+
+def _other_end(source: LeaseSource) -> str:
+    """Why a lease with this source is not one of the other kind."""
+    if source == "api":
+        return "this lease has an end of its own; end it first, or choose another id"
+    if source == "connection":
+        return "this lease lives as long as its connection, and has no other end"
+    return "Hearth has taken this lease itself, and ends it"
 
 
 def _line(state: JsonDict) -> bytes:

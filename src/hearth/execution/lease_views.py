@@ -4,20 +4,11 @@ are some. `wall_s`: add it to an instant for seconds since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from hearth.execution.gpu_leases import Lease, LeaseSource
 from hearth.scheduling.views import StatusView
 from hearth.types import JsonDict
-
-_HOLDERS: Mapping[LeaseSource, str] = {
-    "api": "another program",
-    "connection": "another program",
-    "games": "a game",
-    "named": "another program",
-    "pressure": "other programs",
-    "comfyui": "ComfyUI",
-}
 
 
 def lease_shown(lease: Lease, wall_s: float) -> JsonDict:
@@ -36,7 +27,7 @@ def gpu_shown(leases: Collection[Lease], wall_s: float) -> JsonDict:
     is_granted = all(lease.granted_at is not None for lease in leases)
     return {
         "state": "yielded" if is_granted else "yielding",
-        "to": ", ".join(dict.fromkeys(_HOLDERS[lease.source] for lease in leases)),
+        "to": ", ".join(dict.fromkeys(_kind_of(lease.source) for lease in leases)),
         "mib": sum(sizes) if len(sizes) == len(leases) else None,
         "since": _wall(min(lease.taken_at for lease in leases), wall_s),
         "until": _wall(max(ends), wall_s) if len(ends) == len(leases) else None,
@@ -65,6 +56,20 @@ def _without_id(lease: Lease, wall_s: float) -> JsonDict:
         "until": None if lease.until is None else _wall(lease.until, wall_s),
         "granted": lease.granted_at is not None,
     }
+
+
+def _kind_of(source: LeaseSource) -> str:
+    match source:
+        case "games":
+            return "a game"
+        case "pressure":
+            return "other programs"
+        case "comfyui":
+            return "ComfyUI"
+        case "suspend":
+            return "sleep"
+        case "api" | "connection" | "named":
+            return "another program"
 
 
 def _wall(at: float, wall_s: float) -> float:
