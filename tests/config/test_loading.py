@@ -498,7 +498,16 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             "gpu: {yield: {comfyui_gb: 12}}",
             ["gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"],
         ),
-        ("gpu: {nvml: false, yield: {watch: games}}", []),
+        ("gpu: {nvml: false, yield: {watch: games, game_gb: 8}}", []),
+        ("gpu: {yield: {watch: named, programs: [blender]}}", []),
+        (
+            "gpu: {yield: {game_gb: 8}}",
+            ["gpu.yield.game_gb: has no effect with gpu.yield.watch: off"],
+        ),
+        (
+            "gpu: {yield: {watch: games, programs: [blender]}}",
+            ["gpu.yield.programs: has no effect with gpu.yield.watch: games"],
+        ),
         (
             "gpu: {nvml: false, yield: {watch: pressure}}",
             ["gpu.yield.watch: pressure does no more than named, because gpu.nvml is false"],

@@ -22,6 +22,7 @@ from hearth.execution.gpu_leases import MAX_LEASE_S, Lease
 from hearth.execution.gpu_tracker import CardUse
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import GpuProcess, GpuReading
+from hearth.yielding.watch import MAX_PROGRAMS
 from tests.support.house import House, settings_with
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.yielding.machine import Machine
@@ -256,6 +257,19 @@ async def test_what_cannot_be_seen_is_told_once(machine):
         await sleep_until(120.0)
         assert [each.reason for each in house.events.of(YieldWatchOff)] == ["container"]
         assert house.status["yield_watch"] == {"watch": "named", "hidden": "container"}
+
+
+@in_virtual_time
+async def test_a_thousand_processes_that_call_themselves_games_are_few(machine):
+    async with WatchedHouse(machine) as house:
+        machine.start(50, "lutris-wrapper: zzz")
+        await sleep_until(1.5)
+        for number in range(1000):
+            machine.start(100 + number, "reaper", "SteamLaunch", f"AppId={number + 1}", "--", "x")
+        await sleep_until(10.5)
+        assert len(house.leases) == MAX_PROGRAMS
+        assert "games:lutris:zzz" in house.leases
+        assert len(house.events.of(GpuLeaseTaken)) == MAX_PROGRAMS
 
 
 @in_virtual_time

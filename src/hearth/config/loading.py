@@ -28,6 +28,7 @@ from hearth.config.engine_checks import (
     engine_problems,
 )
 from hearth.config.fields import MIN_SECRET_CHARS
+from hearth.config.scheduler_settings import YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.types import LOCAL_CALLER, SEVERAL_CALLERS, JsonDict, Lane
@@ -453,6 +454,10 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
         yield "gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"
     if yielding.watch == "pressure" and not settings.gpu.nvml:
         yield "gpu.yield.watch: pressure does no more than named, because gpu.nvml is false"
+    if yielding.game_gb is not None and yielding.watch == "off":
+        yield "gpu.yield.game_gb: has no effect with gpu.yield.watch: off"
+    if yielding.programs != YieldSettings().programs and yielding.watch in {"off", "games"}:
+        yield f"gpu.yield.programs: has no effect with gpu.yield.watch: {yielding.watch}"
 
 
 def changed_meanings(settings: Settings) -> Iterator[str]:

@@ -21,6 +21,8 @@ from hearth.types import DAY_S, JsonDict, frozen
 from hearth.yielding.processes import Hidden, ProcessScan, Program
 
 SCAN_S = 1.0
+MAX_PROGRAMS = 16
+"""At the same time. A process can call itself a game, and a thousand can."""
 
 
 @frozen
@@ -90,7 +92,10 @@ class ProgramWatch:
 
     def _follow(self, programs: frozenset[Program], settings: YieldSettings) -> None:
         now = self._runtime.clock.monotonic()
-        running = {f"{each.source}:{each.key}": each for each in programs}
+        named = {f"{each.source}:{each.key}": each for each in programs}
+        # those that have leases keep them
+        in_order = sorted(named, key=lambda lease_id: (lease_id not in self._held, lease_id))
+        running = {lease_id: named[lease_id] for lease_id in in_order[:MAX_PROGRAMS]}
         # these first: where one game follows on another, nothing is loaded between them
         for lease_id, program in running.items():
             before = self._held.get(lease_id)
