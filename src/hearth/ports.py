@@ -460,7 +460,7 @@ class Documents(Protocol):
         """The same, and return once it is on the disk. Raises StorageUnavailable: it is not."""
 
     async def load(self, name: str) -> JsonDict | None:
-        """The document last saved, None where there is none that can be read."""
+        """The document last saved, an empty one where it is damaged; None where there is none."""
 
 
 class InvocationHistory(Protocol):

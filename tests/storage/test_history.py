@@ -75,13 +75,14 @@ async def test_every_request_counts_once_however_much_was_added_up(store):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
-async def test_a_document_that_cannot_be_read_counts_as_never_learned(store, text):
+async def test_a_document_that_is_damaged_is_an_empty_one(store, text):
     await store.writer.submit(
         lambda connection: (
             connection.execute("INSERT INTO estimates VALUES ('odd', ?, 0)", (text,)).rowcount
         )
     )
-    assert await store.documents.load("odd") is None
+    assert await store.documents.load("odd") == {}
+    assert await store.documents.load("none") is None
 
 
 async def test_only_dead_processes_leave_reservations_without_an_owner(tmp_path, clock):

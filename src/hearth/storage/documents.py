@@ -36,8 +36,10 @@ class DocumentTable(Table, Documents):
 
     async def load(self, name: str) -> JsonDict | None:
         question = "SELECT document FROM estimates WHERE name = ?"
+        text = await self._first(lambda row: str(row[0]), question, (name,))
+        if text is None:
+            return None
         document = None
         with suppress(ValueError):
-            text = await self._first(lambda row: str(row[0]), question, (name,))
-            document = json.loads(text or "null")
-        return document if isinstance(document, dict) else None
+            document = json.loads(text)
+        return document if isinstance(document, dict) else {}
