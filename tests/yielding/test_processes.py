@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hearth.config.scheduler_settings import YieldSettings
 from hearth.types import GpuProcess
 from hearth.yielding.processes import (
     FULL_S,
@@ -24,7 +25,7 @@ from tests.yielding.machine import Machine
 
 REAPER = ("/steam/reaper", "SteamLaunch", "AppId=440", "--", "/steam/game")
 OWN = re.compile(r"(?i:ollama)|(?:^|/)llama-server[^/]*$")
-DEFAULT = ("*.exe", "gamescope*", "steam_app_*")
+DEFAULT = YieldSettings().programs
 
 
 @pytest.fixture
@@ -129,6 +130,13 @@ def test_what_two_launchers_of_one_game_say_is_one_game(machine):
     machine.start(71, "python3", "/usr/bin/umu-run", "/x/portal2.exe", parent=70)
     machine.start(72, "python3", "/y/proton", "run", "/x/portal2.exe", parent=71)
     assert Scan(machine)() == {game("steam:440"), game("lutris:portal-2", "Portal 2")}
+
+
+def test_a_session_of_steam_in_gamescope_is_no_program_either(machine):
+    machine.start(50, "gamescope", "-e", "--", "steam", "-gamepadui", "-steamos3")
+    machine.start(51, "/usr/bin/gamescopereaper", "--", "steam", "-gamepadui", parent=50)
+    machine.start(52, "/home/u/.local/share/Steam/ubuntu12_32/steam", parent=51)
+    assert Scan(machine)(*DEFAULT) == set()
 
 
 def test_a_game_goes_on_when_what_started_it_has_ended(machine):

@@ -246,7 +246,7 @@ class YieldSettings(Section):
     Lutris or gamescope starts. `named`: also one of `programs` runs. `pressure`: also other
     programs take memory and little is left. `off`: nothing.
     """
-    programs: fields.Items[fields.PlainText] = ("*.exe", "gamescope*", "steam_app_*")
+    programs: fields.Items[fields.PlainText] = ("*.exe", "steam_app_*")
     """Names of programs that get the GPU with `named` and `pressure`, with `*` as wildcard."""
     game_gb: fields.Gibibytes | None = None
     """GPU memory in GiB that is freed for a game or a program. Unset: all of it."""
