@@ -200,6 +200,20 @@ def test_what_somebody_with_a_lease_takes_is_no_pressure():
     assert card.read(11.5, 60.0, leased_gib=10.0) == 2.5  # but what others take beside it is
 
 
+def test_what_is_there_when_others_with_leases_are_is_theirs():
+    card = Followed()
+    assert card.read(8.5, leased_gib=1.0) == 0.0
+    assert card.read(8.5) == 0.0
+
+
+def test_a_lease_that_somebody_ended_beside_another_is_not_taken_again():
+    card = Followed()
+    card.read(0.5)
+    assert card.read(4.9, leased_gib=1.0) == 5.0
+    card.rule.settle()
+    assert card.read(4.9, 600.0, leased_gib=1.0) == 0.0
+
+
 def test_a_lease_of_everything_leaves_nothing_to_wish_for():
     card = Followed()
     card.read(0.5)

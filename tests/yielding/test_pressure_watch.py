@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,27 +11,29 @@ from hearth.bootstrap.yielding import join_pressure
 from hearth.config.scheduler_settings import YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.events import GpuLeaseEnded, GpuLeaseTaken, YieldWatchOff
-from tests.execution.test_gpu_watch import GIB, CardHouse, model
+from hearth.types import DAY_S, GpuProcess
+from tests.execution.test_gpu_watch import GIB, CardHouse, FakeCard, model
+from tests.support.fake_gpu import FakeModel
 from tests.support.fields import Fields
 from tests.support.house import House, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 
-def watching(watch: str = "pressure", **wanted: Any) -> Settings:
+def watching(watch: str = "pressure", beat_s: float = 5.0, **wanted: Any) -> Settings:
     yielding = YieldSettings.model_validate({"watch": watch} | wanted)
-    return settings_with(gpu={"yield": yielding})
+    return settings_with(gpu={"yield": yielding, "sample_interval_s": beat_s})
 
 
 class PressureHouse(CardHouse):
     """A model of 19 GiB is in memory, and other programs have 0.5 GiB of the card's 24."""
 
-    def __init__(self, **wanted: Any) -> None:
+    def __init__(self, *, models: tuple[FakeModel, ...] = (model("a", 19),), **wanted: Any) -> None:
         usual: Fields = {
             "resident": "a",
             "settings": watching(),
             "card": {"foreign_mib": 0.5 * GIB},
         }
-        super().__init__(model("a", 19), **usual | wanted)
+        super().__init__(*models, **usual | wanted)
         join_pressure(self.gateway)
 
     def leases(self) -> list[tuple[str, float | None]]:
@@ -130,6 +133,37 @@ async def test_without_numbers_it_is_off_and_says_so_once(name):
         await sleep_until(3600.0)
         assert [event.reason for event in house.events.of(YieldWatchOff)] == [reason]
         assert house.leases() == []
+
+
+class Unnamed(FakeCard):
+    """The model server runs under a name that nobody knows, as in a container."""
+
+    def _processes(self, own: list[float]) -> tuple[GpuProcess, ...]:
+        *models, other = super()._processes(own)
+        return (*[replace(each, name="/opt/serve") for each in models], other)
+
+
+@pytest.mark.parametrize("size_mib", [0.0, 19.0 * GIB])
+@in_virtual_time
+async def test_models_of_an_unknown_server_are_no_other_program(size_mib):
+    silent = replace(model("a", 19), vram_mib=size_mib, load_s=30.0)
+    card = {"overhead_mib": 19.0 * GIB - size_mib, "foreign_mib": 4.5 * GIB}
+    async with PressureHouse(models=(silent,), resident="", card_type=Unnamed, card=card) as house:
+        await house.answer("a")
+        await sleep_until(house.now + 60.0)
+        assert house.leases() == []
+        off = [event.reason for event in house.events.of(YieldWatchOff)]
+        assert off == ([] if size_mib else [OFF["no sizes"][1]])
+
+
+@in_virtual_time
+async def test_a_lease_is_renewed_before_its_day_is_over():
+    async with PressureHouse(settings=watching(beat_s=600.0)) as house:
+        await grow(house, 4.5, 8.0)
+        await sleep_until(0.6 * DAY_S)
+        (lease,) = house.gateway.leases.leases.values()
+        assert lease.expires_at > 1.4 * DAY_S
+        assert len(house.events.of(GpuLeaseTaken)) == 1
 
 
 @in_virtual_time

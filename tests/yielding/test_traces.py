@@ -8,12 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from hearth.bootstrap.yielding import join_pressure
+from hearth.bootstrap.yielding import join_pressure, join_programs
 from hearth.config.scheduler_settings import YieldSettings
 from hearth.errors import HearthError
 from hearth.events import GpuLeaseTaken
@@ -21,6 +22,7 @@ from hearth.types import GpuProcess, GpuReading
 from tests.execution.test_gpu_watch import TOTAL_MIB, CardHouse, FakeCard, model
 from tests.support.house import settings_with
 from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
+from tests.yielding.machine import Machine
 from tests.yielding.traces import HOUR_S, TRACES, Trace
 
 SPARE_5 = (9.0, 6.0, 4.0)
@@ -80,7 +82,7 @@ class Seen:
 class SharedHouse(CardHouse):
     """Models that are all in memory and asked for again and again, beside one of the programs."""
 
-    def __init__(self, name: str, gib: Sequence[float]) -> None:
+    def __init__(self, name: str, gib: Sequence[float], folder: Path) -> None:
         self.models = [f"m{n}" for n in range(len(gib))]
         usual: Any = {
             "settings": settings_with(
@@ -98,6 +100,9 @@ class SharedHouse(CardHouse):
         )
         self.seen = Seen()
         join_pressure(self.gateway)
+        self.machine = Machine(folder)
+        if self.card.trace.launched_at is not None:
+            join_programs(self.gateway, folder)
 
     async def hour(self) -> Seen:
         """Live through it."""
@@ -121,15 +126,14 @@ class SharedHouse(CardHouse):
             await asyncio.sleep(ASKED_EVERY_S)
 
     async def _play(self) -> None:
-        """What a watch for games does."""
+        """Start the game from a launcher, where the trace has one."""
         trace = self.card.trace
         if trace.launched_at is None:
             return
-        leases = self.gateway.leases
-        await sleep_until(trace.launched_at + 1.0)
-        leases.take(reason="a game", source="games", lease_id="games:1")
-        await sleep_until(trace.ended_at + 60.0)
-        leases.end("games:1", "released")
+        await sleep_until(trace.launched_at)
+        self.machine.start(4711, "/home/me/ubuntu12_32/reaper", "SteamLaunch", "AppId=1091500")
+        await sleep_until(trace.ended_at)
+        self.machine.end(4711)
 
 
 GOALS: dict[str, tuple[int, int, int, int]] = {
@@ -149,9 +153,9 @@ spare.
 
 @pytest.mark.parametrize("name", TRACES)
 @in_virtual_time
-async def test_with_5_gib_to_spare_only_those_who_need_it_get_the_card(name: str):
+async def test_with_5_gib_to_spare_only_those_who_need_it_get_the_card(name: str, tmp_path: Path):
     yields, lacked_s, _, _ = GOALS[name]
-    async with SharedHouse(name, SPARE_5) as house:
+    async with SharedHouse(name, SPARE_5, tmp_path) as house:
         seen = await house.hour()
     assert (seen.yields, seen.split_s) == (yields, 0)
     assert seen.lacked_s <= lacked_s
@@ -160,9 +164,9 @@ async def test_with_5_gib_to_spare_only_those_who_need_it_get_the_card(name: str
 
 @pytest.mark.parametrize("name", TRACES)
 @in_virtual_time
-async def test_with_2_gib_to_spare_models_do_not_come_and_go(name: str):
+async def test_with_2_gib_to_spare_models_do_not_come_and_go(name: str, tmp_path: Path):
     _, _, yields, lacked_s = GOALS[name]
-    async with SharedHouse(name, SPARE_2) as house:
+    async with SharedHouse(name, SPARE_2, tmp_path) as house:
         seen = await house.hour()
     assert seen.yields <= yields
     assert seen.lacked_s <= lacked_s

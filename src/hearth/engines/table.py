@@ -130,6 +130,13 @@ class EngineTable:
         return re.compile("|".join(f"(?:{each.processes.pattern})" for each in on_card) or "(?!)")
 
     @property
+    def loading_processes(self) -> frozenset[str]:
+        """The same for each engine that loads models onto the card."""
+        engines = [row.engine for row in self.rows.values()]
+        loading = [each for each in engines if each.on_card and each.loads_on_request]
+        return frozenset(each.processes.pattern for each in loading)
+
+    @property
     def on_this_machine(self) -> bool:
         """All engines that take memory of the card are, by their addresses: not one in a container,
         or with the name of a host.

@@ -67,13 +67,14 @@ class CardUse:
 
     `foreign_mib`: programs other than the model server. `foreign_rises`: they seem to take more
     just now, which the next reading has to confirm. `foreign_programs`: those of them that the
-    driver lists.
+    driver lists. `is_certain`: a model that is loaded is not taken for another program.
     """
 
     foreign_mib: float | None = None
     models_mib: float | None = None
     foreign_rises: bool = False
     foreign_programs: tuple[GpuProcess, ...] | None = None
+    is_certain: bool = False
 
 
 class GpuTracker:

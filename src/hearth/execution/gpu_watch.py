@@ -185,7 +185,8 @@ class _Shared:
         self._unlisted_mib: float | None = None
         self._listed: frozenset[str] | None = None
         self._changed_at = -RELEASE_S
-        self._is_named = False  # the driver has named the model server's processes
+        self._named: set[str] = set()  # patterns of processes that the driver has named
+        self._is_certain = True
 
     def is_theirs(self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
         """Can this be the card of the model server's models? On this machine there is no other
@@ -200,6 +201,7 @@ class _Shared:
         """Take in a reading and what the model server listed right after it; None where it did not
         answer.
         """
+        self._see_names(reading)
         self.unified = reading.unified
         self.capacity_mib = (
             None if reading.total_mib is None else reading.total_mib - reading.reserved_mib
@@ -213,14 +215,19 @@ class _Shared:
         self._unlisted_mib = (
             None if foreign_mib is None or others_mib is None else foreign_mib - others_mib
         )
+        # else a server says neither what its model takes nor by which name it runs
+        self._is_certain = self._is_named or all(
+            model.size_mib or model.vram_mib for model in resident or ()
+        )
         self._take_in(reading, foreign_mib, now)
 
     def learn_in_swap(self, reading: GpuReading, now: float) -> None:
         """The same while models come and go: other programs are seen as far as the driver says what
-        each of them holds.
+        each of them holds, and that it is no model server.
         """
+        self._see_names(reading)
         self._changed_at = now
-        others_mib = self._others_mib(reading)
+        others_mib = self._others_mib(reading) if self._is_named else None
         foreign_mib = (
             None
             if others_mib is None or self._unlisted_mib is None
@@ -231,7 +238,6 @@ class _Shared:
     def _take_in(self, reading: GpuReading, foreign_mib: float | None, now: float) -> None:
         own, others = self._programs(reading)
         own_mib = own_memory_mib(reading, self._engines.processes)
-        self._is_named = self._is_named or own_mib is not None
         if self._is_named and own == ():
             own_mib = 0.0
         is_releasing = own_mib is None and now - self._changed_at < RELEASE_S
@@ -247,7 +253,18 @@ class _Shared:
             models_mib=own_mib,
             foreign_rises=(foreign_mib or 0.0) >= (known_mib or 0.0) + NEWS_MIB,
             foreign_programs=others,
+            is_certain=self._is_certain,
         )
+
+    @property
+    def _is_named(self) -> bool:
+        """Of each engine that loads models."""
+        return bool(self._named) and self._named >= self._engines.loading_processes
+
+    def _see_names(self, reading: GpuReading) -> None:
+        for pattern in self._engines.loading_processes - self._named:
+            if own_memory_mib(reading, re.compile(pattern)) is not None:
+                self._named.add(pattern)
 
     def _confirmed_mib(self, foreign_mib: float, *, may_rise: bool) -> float:
         known_mib = self.use.foreign_mib

@@ -21,7 +21,7 @@ from math import ceil, inf
 from hearth.config.choices import MIB_PER_GB
 from hearth.config.scheduler_settings import YieldSettings
 from hearth.events import YieldWatchOff
-from hearth.execution.gpu_leases import GpuLeases
+from hearth.execution.gpu_leases import MAX_LEASE_S, GpuLeases
 from hearth.execution.runtime import Runtime
 from hearth.types import frozen
 
@@ -88,7 +88,7 @@ class Pressure:
         self._read_at: float | None = None
         self._least = _Extreme(1.0)  # of what others hold
         self._most = _Extreme(-1.0)
-        self._theirs_mib = 0.0  # growth is measured from here
+        self._theirs_mib = inf  # growth is measured from here
         self._needed = _Extreme(-1.0)  # since the lease was taken
         self._needed_s = 0.0  # when something of it was needed last
         self._leased_mib = 0.0
@@ -119,13 +119,17 @@ class Pressure:
     def settle(self) -> None:
         """The lease was ended by somebody else: what other programs hold now is theirs."""
         self._end()
+        self._count_as_theirs()
+
+    def _count_as_theirs(self) -> None:
         self._least.clear()
+        self._theirs_mib = inf
 
     def _measure(self, card: CardMemory, headroom_mib: float) -> None:
         """What those with leases take is no growth while they have them, and theirs afterwards."""
         foreign_mib = card.foreign_mib
         if card.leased_mib < self._leased_mib and not self.wanted_mib:
-            self._least.clear()
+            self._count_as_theirs()
         self._leased_mib = card.leased_mib
         self._least.add(self._now_s, foreign_mib)
         self._most.add(self._now_s, foreign_mib)
@@ -200,7 +204,7 @@ class PressureWatch:
     def _card(self) -> CardMemory | None:
         foreign_mib = self._tracker.use.foreign_mib
         free_mib = self._tracker.free_mib
-        if foreign_mib is None or free_mib is None:
+        if foreign_mib is None or free_mib is None or not self._tracker.use.is_certain:
             return None
         others = [lease.mib for id_, lease in self._leases.leases.items() if id_ != LEASE_ID]
         leased_mib = sum(inf if mib is None else mib for mib in others)
@@ -227,7 +231,8 @@ class PressureWatch:
             return
         capacity_mib = self._runtime.view.capacity_mib
         mib = None if capacity_mib is not None and wanted_mib > capacity_mib else wanted_mib
-        if known is None or known.mib != mib:
+        now = self._runtime.clock.monotonic()
+        if known is None or known.mib != mib or known.expires_at - now < MAX_LEASE_S / 2:
             self._leases.take(
                 reason=self._reason(),
                 source="pressure",
