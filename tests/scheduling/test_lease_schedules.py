@@ -17,13 +17,49 @@ import pytest
 from hearth.scheduling.actions import Action, Fail, Stop, Unload
 from hearth.scheduling.waiting import Entry
 from hearth.types import Sequence
+from tests.scheduling.shell import Shell
+from tests.scheduling.test_mixed_schedules import MixedSchedule
 from tests.scheduling.test_schedules import Schedule
 from tests.support.examples import EXAMPLES
 
 BLOCK = 2_000
 BLOCKS = 1 if EXAMPLES == 1 else 4 * EXAMPLES
 SIZES_GB = (None, 1.0, 4.0, 8.0, 12.0, 16.0, 99.0)
+OFTEN = 0.3
 LASTS_S = (None, None, 2.0, 30.0, 500.0)
+
+
+class Programs:
+    """What other programs do beside what happens in a schedule."""
+
+    def __init__(self, shell: Shell, number: int) -> None:
+        self.leases = 0
+        self._shell = shell
+        self._rng = Random(number)
+
+    def act(self) -> bool:
+        """Perhaps one takes memory, renews what it has, or gives it back."""
+        rng = self._rng
+        shell = self._shell
+        if rng.random() >= OFTEN:
+            return False
+        lease_id = rng.choice(("game", "render"))
+        if lease_id in shell.device.leases.taken and rng.random() < 0.7:
+            shell.lease_ended(lease_id)
+            return True
+        lasts_s = rng.choice(LASTS_S)
+        shell.lease(
+            rng.choice(SIZES_GB),
+            lease_id=lease_id,
+            grace_s=rng.choice((0.0, 4.0)),
+            until=None if lasts_s is None else shell.now + lasts_s,
+        )
+        self.leases += 1
+        return True
+
+    def end(self) -> None:
+        for lease_id in list(self._shell.device.leases.taken):
+            self._shell.lease_ended(lease_id)
 
 
 class LeasedSchedule(Schedule):
@@ -32,48 +68,24 @@ class LeasedSchedule(Schedule):
     def __init__(self, number: int) -> None:
         self.begun_streams: set[int] = set()
         self.seen: Counter[str] = Counter()
-        self.programs = Random(number)
+        self.programs = Programs(self, number)
         super().__init__(number)
 
     def something(self) -> None:
-        if self.programs.random() < 0.3:
-            self.program()
-        else:
+        if not self.programs.act():
             super().something()
 
     def trouble(self) -> None:
-        if self.programs.random() < 0.3:
-            self.program()
-        else:
+        if not self.programs.act():
             super().trouble()
 
-    def program(self) -> None:
-        """Another program takes memory, renews what it has, or gives it back."""
-        rng = self.programs
-        lease_id = rng.choice(("game", "render"))
-        self.orders += 2
-        if lease_id in self.device.leases.taken and rng.random() < 0.7:
-            self.lease_ended(lease_id)
-            return
-        lasts_s = rng.choice(LASTS_S)
-        self.lease(
-            rng.choice(SIZES_GB),
-            lease_id=lease_id,
-            grace_s=rng.choice((0.0, 4.0)),
-            until=None if lasts_s is None else self.now + lasts_s,
-        )
-        self.seen["leases"] += 1
-
-    def end_all(self) -> None:
-        for lease_id in list(self.device.leases.taken):
-            self.lease_ended(lease_id)
-
     def heal(self) -> None:
-        self.end_all()
+        self.programs.end()
         super().heal()
 
     def settle(self) -> None:
-        self.end_all()
+        self.programs.end()
+        self.orders += 2 * self.programs.leases  # each may have cost loads
         super().settle()
 
     # The judge.
@@ -124,4 +136,36 @@ def test_no_schedule_with_leases_breaks_a_rule(block: int):
             broken.add_note(f"schedule {number}")
             raise
         seen += schedule.seen
+        seen["leases"] += schedule.programs.leases
     assert seen >= Counter({"leases": BLOCK, "stopped": 100, "unloaded": 100, "given up": 20}), seen
+
+
+class MixedLeasedSchedule(MixedSchedule):
+    """The same on models of several engines, with aliases, and with faults."""
+
+    def __init__(self, number: int) -> None:
+        self.programs = Programs(self, number)
+        super().__init__(number)
+
+    def trouble(self) -> None:
+        if not self.programs.act():
+            super().trouble()
+
+    def heal(self) -> None:
+        self.programs.end()
+        super().heal()
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_schedule_with_several_engines_and_leases_breaks_a_rule(block: int):
+    seen: Counter[str] = Counter()
+    for number in range(block * BLOCK // 2, (block + 1) * BLOCK // 2):
+        schedule = MixedLeasedSchedule(number)
+        try:
+            schedule.run()
+        except Exception as broken:
+            broken.add_note(f"schedule {number}")
+            raise
+        seen += schedule.seen
+        seen["leases"] += schedule.programs.leases
+    assert seen >= Counter({"leases": BLOCK // 2, "card_taken": 20, "v": BLOCK // 2}), seen

@@ -130,6 +130,11 @@ no other swap begins before the memory is free [vram_gb=24 | a b]
   ext a -> start 1 on a; lease game 16; ext c; at 4; end 1 -> unload a; unloaded -> unload b
 the owner's load into leased room waits for the end
   lease game; want b; at 500; lease_ends game -> load b
+an order to load what is just going waits as well [| b]
+  ext b -> start 1 on b; lease game; want b; at 5 -> preempt 1; cancel 1; stopped 1 -> unload b;
+  unloaded; lease_ends game -> load b
+an order that has no room keeps no other from home [home_model=b restore_home_delay_s=10 | ]
+  lease game 8; want d; at 10 -> load b
 an order to load what fits is obeyed
   lease game 8; want b -> load b
 home is not restored into leased room [vram_gb=24 home_model=a restore_home_delay_s=10 | ]
@@ -225,6 +230,16 @@ def test_a_load_that_cannot_be_cut_is_unloaded_when_it_ends():
     shell.arrive("a")
     assert shell.lease() == []
     assert shell.loaded() == ["unload a"]
+
+
+def test_an_order_whose_load_could_not_be_cut_is_obeyed_once_more():
+    shell = home()
+    shell.tell(replace(LISTED, whole_loads=frozenset({"a"})))
+    shell.tell(inputs.ModelOrdered(model="a", comes=True))
+    shell.lease()
+    assert shell.loaded() == ["unload a"]
+    shell.unloaded()
+    assert shell.lease_ended() == ["load a"]
 
 
 def test_cuts_that_failed_twice_are_not_tried_for_a_lease():

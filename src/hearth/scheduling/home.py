@@ -88,7 +88,7 @@ def _may_load(device: DeviceState, model: str) -> bool:
     """Is it out of memory, and neither an order of the owner nor a swap before it?"""
     residency = device.residency
     return device.loads(model) and not (
-        any(map(device.loads, device.gateway.wanted))
+        any(map(device.contends, device.gateway.wanted))
         or model in residency.residents
         or residency.swap is not None
         or device.never_fits(model)

@@ -485,7 +485,9 @@ class DeviceState:
     def is_there(self, model: str) -> bool:
         """Is this model in memory, and not on its way out?"""
         resident = self.residency.residents.get(model)
-        return resident is not None and resident.phase == "ready" and not resident.is_away
+        if resident is None or resident.phase != "ready":
+            return False
+        return not resident.is_away and resident.yields_at is None
 
     def runs_on(self, model: str) -> bool:
         resident = self.residency.residents.get(model)

@@ -485,7 +485,8 @@ def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
     device.failures.pop(model, None)
     device.left_alone.pop(model, None)
     device.avoided.pop(model, None)
-    if device.gateway.ordered.get(model) is not False:  # an order to unload it stands
+    must_go = device.residency.residents[model].yields_at is not None  # it has to come once more
+    if device.gateway.ordered.get(model) is not False and not must_go:  # an order to unload stands
         device.home_failures = 0
         device.gateway.settle(model)
     if swap.why == "owner":
