@@ -205,6 +205,17 @@ def test_the_model_server_is_no_other_program(machine):
     assert Scan(machine)("llama*", on_card=card) == set()
 
 
+def test_this_process_and_what_it_has_started_are_no_other_programs(machine):
+    me = os.getpid()
+    machine.start(me, "/usr/bin/python3", "/opt/hearth/bin/hearth", "serve")
+    machine.start(50, "/usr/bin/python3", "-I", "guard.py", parent=me)
+    machine.start(51, "/usr/bin/python3", "server.py", parent=50)
+    machine.start(60, "/usr/bin/python3", "train.py")
+    assert Scan(machine)("python3", "*.py") == {named("python3", "python3")}
+    machine.end(60)
+    assert Scan(machine)("python3", "*.py") == set()
+
+
 def test_a_program_that_only_the_driver_lists_counts_by_its_name(machine):
     card = (
         GpuProcess(pid=7001, name="Z:\\games\\Portal2.exe", used_mib=3000.0),

@@ -56,7 +56,8 @@ class ProcessScan:
     at a time.
 
     Args:
-        own: found in the names of the model servers' processes, which are no others.
+        own: found in the names of the model servers' processes, which are no others. Neither are
+        this process and what it has started.
     """
 
     def __init__(self, own: re.Pattern[str], proc: Path = PROC) -> None:
@@ -141,16 +142,22 @@ class ProcessScan:
         return listed
 
     def _outermost(self, found: Mapping[int, _Process]) -> frozenset[Program]:
-        """Without those that a game has started: they are that game."""
+        """Without those that a game has started, which are that game, and without our own."""
+        me = os.getpid()
         return frozenset(
-            each.program for each in found.values() if not self._is_of_game(each, found)
+            each.program
+            for number, each in found.items()
+            if number != me and not self._is_of_another(each, found, me)
         )
 
-    def _is_of_game(self, process: _Process, found: Mapping[int, _Process]) -> bool:
+    def _is_of_another(self, process: _Process, found: Mapping[int, _Process], me: int) -> bool:
+        """Has another game started it, or have we started what has a listed name?"""
         parent = process.parent
         for _ in range(MAX_DEPTH):
             if parent <= 1:
                 break
+            if parent == me:
+                return process.program.source == "named"
             above = found.get(parent)
             if above is None:
                 parent = self._parent(parent)
