@@ -129,6 +129,22 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     ),
     (ev.ModelUnresponsive, {"reloads": 2}, []),
     (
+        ev.ModelStaysSlow,
+        {"tokens_per_s": 2.0, "usual_tokens_per_s": 40.0, "tried": ("it was loaded again",)},
+        [
+            (
+                "model_slow of word begins, error: word writes 2.0 tokens/s, usually 40: it seems"
+                " to compute on the CPU, whatever the model server lists. What was tried did not"
+                " help: it was loaded again."
+            )
+        ],
+    ),
+    (
+        ev.ModelFastAgain,
+        {"tokens_per_s": 39.6, "slow_s": 50.0},
+        ["model_slow of word ends: word writes 40 tokens/s again, after 50 s."],
+    ),
+    (
         ev.EngineExited,
         {"how": "ended with exit code 1"},
         [

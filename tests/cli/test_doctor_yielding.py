@@ -15,6 +15,7 @@ from hearth.cli.doctor import check_status
 from hearth.cli.doctor_yielding import (
     check_comfyui,
     check_programs,
+    check_restart_command,
     check_suspend,
     found_launchers,
 )
@@ -202,3 +203,12 @@ def test_what_the_gateways_unit_hides_is_told(hidden):
     status = {"yield_watch": {"watch": "games", "hidden": hidden}}
     subjects = [each.subject for each in check_status(status)]
     assert subjects == (["gateway"] if hidden else [])
+
+
+@pytest.mark.parametrize(
+    ("command", "levels"),
+    [("[]", []), ("[sh, -c, exit]", []), ("[/nonexistent/restart, ollama]", ["FAIL"])],
+)
+def test_the_doctor_says_where_the_restart_command_is_no_program(command: str, levels: list[str]):
+    settings = parse_config(f"gpu: {{restart_command: {command}}}", source="f").settings
+    assert [finding.level for finding in check_restart_command(settings)] == levels

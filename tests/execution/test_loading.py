@@ -240,7 +240,7 @@ async def test_a_load_has_twice_as_long_as_the_longest_of_its_model_so_far(house
 
 
 @pytest.mark.parametrize("held_at", [1.0, 4.9, 5.0, 9.5])
-@in_house(FakeModel(name="a", load_s=100.0), settings=SHORT_SWAPS)
+@in_house(FakeModel(name="a", load_s=98.0), settings=SHORT_SWAPS)
 async def test_while_the_machine_is_frozen_a_load_has_no_time_to_lose(house: House, held_at: float):
     """Its ten seconds are over in the 90 that neither Hearth nor the model server saw."""
     ticket = house.submit("a")

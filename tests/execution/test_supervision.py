@@ -20,6 +20,7 @@ from hearth.engines.table import EngineTable
 from hearth.errors import BackendUnreachable
 from hearth.events import InternalFault
 from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.card_health import CardHealth
 from hearth.execution.executor import Executor
 from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, Reply, Submission
@@ -270,7 +271,7 @@ async def test_an_attempt_stopped_before_or_within_its_own_report_ends_once(
     )
     engines = EngineTable.of_one(cast("Engine", AtOnce(there=there, turns=turns)))
     watch = BackendWatch(runtime, EngineTable.of_one(FakeOllama()))
-    executor = Executor(runtime, engines, watch)
+    executor = Executor(runtime, engines, watch, CardHealth(runtime, engines, watch))
     new = new_item("a", stream=True)
     work = ActiveRequest(
         new=new,

@@ -178,7 +178,7 @@ LEVELS = {
         "gpu_overheated home_model_missing item_broken_off item_diverged item_lost "
         "item_protected item_resent job_requeued "
         "keys_tried load_cutting_stopped loop_lagged model_offloaded "
-        "model_unresponsive order_dropped owner_warned "
+        "model_slow model_stays_slow model_unresponsive order_dropped owner_warned "
         "request_rejected residency_drifted saving_switched_off small_model_answers "
         "storage_failed swap_completed "
         "swap_failed "

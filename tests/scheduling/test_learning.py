@@ -394,3 +394,27 @@ def test_callers_are_watched_only_while_something_reads_of_them():
     shell.cancel(waiting)
     shell.tell(inputs.PolicyChanged(settings=settings_of("policy=fifo preemption=at_once")))
     assert shell.gateway.arrivals.habits("a") == [], "what is not kept up to date is forgotten"
+
+
+@pytest.mark.parametrize("teaches", [True, False])
+def test_an_answer_that_was_slow_for_a_reason_that_does_not_last_teaches_nothing(teaches: bool):
+    shell = Shell(settings_of("policy=fifo"), resident=("a",))
+    known = shell.scheduler.estimates.export()
+    sequence = shell.arrive("a")
+    attempt = shell.running.pop(sequence)
+    shell.tell(inputs.Finished(sequence=sequence, attempt=attempt, usage=TIMED, teaches=teaches))
+    assert (shell.scheduler.estimates.export() != known) is teaches
+
+
+def test_a_model_that_is_doubted_is_loaded_again_when_nothing_runs_on_it():
+    shell = Shell(settings_of("policy=fifo"), resident=("a",))
+    running = shell.arrive("a")
+    waiting = shell.arrive("a")
+    assert shell.tell(inputs.ModelDoubted(model="a")) == []
+    assert shell.tell(inputs.ModelDoubted(model="unknown")) == []
+    shell.finish(running)
+    assert shell.unloading == ["a"]
+    shell.unloaded()
+    assert [load.model for load in shell.loading] == ["a"]
+    shell.loaded()
+    assert {*shell.running} == {waiting}

@@ -32,6 +32,8 @@ from hearth.engines.port import Engine
 from hearth.engines.table import EngineTable
 from hearth.errors import HearthError
 from hearth.events import InternalFault, ItemEnded, ItemQueued
+from hearth.execution.card_health import RunCommand
+from hearth.execution.owner_command import run_command
 from hearth.execution.request import Submission, Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
@@ -188,6 +190,7 @@ def gateway_over(
     clock: Clock,
     events: EventFanout,
     identity: BackendIdentity = FAKE,
+    command: RunCommand = run_command,
     **extras: Any,
 ) -> Gateway:
     """As `bootstrap` puts it together; `extras` are what only some gateways have."""
@@ -196,7 +199,14 @@ def gateway_over(
         if isinstance(engine, EngineTable)
         else EngineTable.of_one(engine, identity.url, identity.kind)
     )
-    parts = build_parts(config, engines, clock=clock, events=events, emulated=identity.emulator)
+    parts = build_parts(
+        config,
+        engines,
+        clock=clock,
+        events=events,
+        emulated=identity.emulator,
+        command=command,
+    )
     return assemble(
         config,
         build_worker(parts, engines),
@@ -212,7 +222,7 @@ class House:
 
     `resident` names the models that are in memory, with blanks between them. Where no model is
     named there is one, `a`, and it is in memory. `table`: what else is behind the gateway beside
-    the fake Ollama. `documents`: where its orders are kept.
+    the fake Ollama. `documents`: where its orders are kept. `command` runs the owner's.
     """
 
     def __init__(
@@ -229,6 +239,7 @@ class House:
         emulated: bool = False,
         table: Callable[[Engine], EngineTable] | None = None,
         documents: Documents | None = None,
+        command: RunCommand = run_command,
     ) -> None:
         if not models:
             models = ("a",)
@@ -252,6 +263,7 @@ class House:
             events=EventFanout((self.events,)),
             on_stop=self._close,
             documents=documents,
+            command=command,
         )
 
     @property

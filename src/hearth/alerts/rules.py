@@ -39,7 +39,9 @@ from hearth.events import (
     ItemProtected,
     KeysTried,
     LoopLagged,
+    ModelFastAgain,
     ModelOffloaded,
+    ModelStaysSlow,
     ModelUnresponsive,
     ResidencyDrifted,
     StorageFailed,
@@ -296,6 +298,16 @@ _caught = _OneAlert(
 )
 
 
+def _slow(event: ModelStaysSlow) -> str:
+    tried = shown(", and ".join(event.tried), REASON_CHARS)
+    tried = f"What was tried did not help: {tried}." if tried else "Nothing could be tried."
+    return (
+        f"{shown(event.model)} writes {event.tokens_per_s:.1f} tokens/s, usually"
+        f" {event.usual_tokens_per_s:.0f}: it seems to compute on the CPU, whatever the model"
+        f" server lists. {tried} Restart the model server, or this machine."
+    )
+
+
 def _unresponsive(event: ModelUnresponsive) -> Iterable[Alert]:
     return _reloaded_often(event) if event.reloads > TOLERATED_RELOADS else ()
 
@@ -413,6 +425,12 @@ RULES: Mapping[type[Event], Rule] = {
     ModelOffloaded: _offloaded,
     ResidencyDrifted: _drifted,
     ModelUnresponsive: _unresponsive,
+    ModelStaysSlow: _begins(AlertType.MODEL_SLOW, _slow, about="model"),
+    ModelFastAgain: _ends(
+        AlertType.MODEL_SLOW,
+        "{model} writes {tokens_per_s:.0f} tokens/s again, after {slow}.",
+        about="model",
+    ),
     EngineExited: _OneAlert(
         AlertType.ENGINE_EXITED,
         "The server of {model} {how} after {ready}. It is started again when the model is asked"

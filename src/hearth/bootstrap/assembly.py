@@ -28,9 +28,11 @@ from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.engines.table import EngineTable
 from hearth.execution.aliases import Aliases
 from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.card_health import CardHealth, RunCommand
 from hearth.execution.executor import Executor
 from hearth.execution.gpu_leases import GpuLeases
 from hearth.execution.gpu_tracker import GpuTracker
+from hearth.execution.owner_command import run_command
 from hearth.execution.runtime import Runtime
 from hearth.execution.swapper import Swapper
 from hearth.execution.tasks import ChangeCounter
@@ -173,8 +175,11 @@ def build_parts(
     clock: Clock,
     events: EventSink,
     emulated: bool = False,
+    command: RunCommand = run_command,
 ) -> QueueParts:
-    """What a queue over these engines is made of, and Claude beside it works with."""
+    """What a queue over these engines is made of, and Claude beside it works with; `command` runs
+    the owner's.
+    """
     config = config.with_names(engines.canonical)
     mailbox = Mailbox()
     scheduler = Scheduler(
@@ -202,6 +207,7 @@ def build_parts(
         scheduler=scheduler,
         registry=Registry(runtime),
         watch=watch,
+        health=CardHealth(runtime, engines, watch, command),
         aliases=Aliases(lambda: runtime.settings, runtime.view, watch, engines),
         forecaster=forecaster,
         admission=QueueAdmission(runtime, mailbox, forecaster),
@@ -218,7 +224,7 @@ def build_worker(
     """The queue; see `LLMQueueWorker`."""
     runtime = parts.runtime
     watch = parts.watch
-    executor = Executor(runtime, engines, watch)
+    executor = Executor(runtime, engines, watch, parts.health)
     swapper = Swapper(runtime, engines, watch)
     effects = Effects(runtime, parts.registry, executor, swapper, watch)
     return LLMQueueWorker(
@@ -296,6 +302,7 @@ def _join_queue(gateway: Gateway, schedule: Schedule) -> None:
     if gateway.kept_orders is not None:  # after the queue: what it gives is then decided at once
         gateway.accompany("kept orders", gateway.kept_orders.run)
     gateway.accompany("backend watch", worker.watch.run)
+    gateway.accompany("card health", worker.health.run)
     gateway.accompany("GPU leases", gateway.leases.run)
     gateway.accompany("timetable", schedule.run)
     gateway.accompany("configuration", gateway.reloader.run)

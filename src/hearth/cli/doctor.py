@@ -37,6 +37,7 @@ from hearth.cli.doctor_yielding import (
     check_comfyui,
     check_pressure,
     check_programs,
+    check_restart_command,
     check_suspend,
     found_launchers,
     hidden_programs,
@@ -123,6 +124,7 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
         yield from check_programs(settings, found_launchers(), what_is_hidden())
     yield from check_comfyui(settings)
     yield from check_suspend(settings)
+    yield from check_restart_command(settings)
     yield from _keys(settings)
     yield from _store(settings)
     synchronised = output_of("timedatectl", "show", "--property=NTPSynchronized", "--value")

@@ -108,6 +108,14 @@ def check_suspend(settings: Settings) -> Iterator[Finding]:
     yield Finding("ok", "suspend", says)
 
 
+def check_restart_command(settings: Settings) -> Iterator[Finding]:
+    """Whether there is what is to restart the model server."""
+    command = settings.gpu.restart_command
+    if command and shutil.which(command[0]) is None:
+        says = f"there is no program '{command[0]}'"
+        yield Finding("FAIL", "restart", says, "correct gpu.restart_command")
+
+
 async def _sleep_delay_s() -> float:
     logind = Logind()
     try:

@@ -117,6 +117,11 @@ class AlertType(StrEnum):
         "Model runs partly on the CPU",
         "a model runs partly on the CPU",
     )
+    MODEL_SLOW = (
+        "model_slow",
+        "Model has lost the GPU",
+        "a model stays many times slower than usual after it was loaded again",
+    )
     MODEL_UNRESPONSIVE = (
         "model_unresponsive",
         "Model reloaded again and again",

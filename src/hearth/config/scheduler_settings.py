@@ -322,6 +322,11 @@ class GpuSettings(Section):
     """
     swap_cost_prior_s: fields.Duration = 10.0
     """Assumed seconds for a swap that was not measured yet."""
+    restart_command: Annotated[fields.Items[fields.PlainText], Field(max_length=100)] = ()
+    """Command that restarts the model server, as a list, run without a shell for 60 seconds at
+    most. It runs when a model stays many times slower than usual after it was loaded again, as
+    after a suspend that the GPU did not survive. Empty: none.
+    """
     alerts: GpuAlertSettings = GpuAlertSettings()
     # `yield` is a keyword, so the field cannot be written as the others are
     __annotations__["yield"] = YieldSettings

@@ -1,8 +1,8 @@
-"""What happens to the machine: its sleep."""
+"""What happens to the machine: its sleep, and a GPU that models have lost."""
 
 from __future__ import annotations
 
-from hearth.events.items import DEBUG, Event
+from hearth.events.items import DEBUG, WARNING, Event
 
 
 class SuspendFollowed(Event, level=DEBUG):
@@ -36,3 +36,37 @@ class MachineWoke(Event):
     """
 
     slept_s: float
+
+
+class ModelSlow(Event, level=WARNING):
+    """Answers of a model are at least five times slower than usual, though its server lists it on
+    the GPU: it may compute on the CPU since a suspend or a reset. Fields: `model`; `tokens_per_s`;
+    `usual_tokens_per_s`; `remedy`, what is done now: reload, or restart (`gpu.restart_command`).
+    """
+
+    model: str
+    tokens_per_s: float
+    usual_tokens_per_s: float
+    remedy: str
+
+
+class ModelStaysSlow(Event, level=WARNING):
+    """It is as slow after all that could be tried, or for a minute. Fields: `model`;
+    `tokens_per_s`; `usual_tokens_per_s`; `tried`, in words; `slow_s`: since that was noticed.
+    """
+
+    model: str
+    tokens_per_s: float
+    usual_tokens_per_s: float
+    tried: tuple[str, ...]
+    slow_s: float
+
+
+class ModelFastAgain(Event):
+    """It is as fast as usual again. Fields: `model`; `tokens_per_s`; `slow_s`: since it was noticed
+    that it was not.
+    """
+
+    model: str
+    tokens_per_s: float
+    slow_s: float

@@ -31,6 +31,7 @@ from hearth.errors import (
 )
 from hearth.execution.attempt import Attempt
 from hearth.execution.backend_watch import BackendWatch, not_local
+from hearth.execution.card_health import CardHealth
 from hearth.execution.request import ActiveRequest
 from hearth.execution.resumption import ModelMemory, Resumption
 from hearth.execution.runtime import Runtime
@@ -59,13 +60,15 @@ class _RunningAttempt:
 
     Attributes:
         quiet_s, whole_s: how long it may take to the first byte of a stream, and to a whole answer.
-        reported: how it ended has been reported. pausing: it is to stop, and to go on later.
+        number: counts attempts of all. reported: how it ended has been reported. pausing: it is to
+        stop, and to go on later.
     """
 
     work: ActiveRequest
     attempt: Attempt
     quiet_s: float
     whole_s: float
+    number: int
     task: asyncio.Task[None] = field(init=False)
     reported: bool = False
     pausing: bool = False
@@ -74,8 +77,11 @@ class _RunningAttempt:
 class Executor:
     """Owns the attempts that are under way."""
 
-    def __init__(self, runtime: Runtime, engines: EngineTable, watch: BackendWatch) -> None:
+    def __init__(
+        self, runtime: Runtime, engines: EngineTable, watch: BackendWatch, health: CardHealth
+    ) -> None:
         self._runtime = runtime
+        self._health = health
         self._post = runtime.post
         self._engines = engines
         self._load_options = watch.load_options
@@ -83,6 +89,9 @@ class Executor:
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
         self._running: dict[Sequence, _RunningAttempt] = {}
+        self._started = 0
+        # the last that was started while another ran: all up to it were not alone
+        self._crowded = 0
         self._memory = ModelMemory(watch.loaded_model, engines.continuations_of)
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
@@ -94,12 +103,16 @@ class Executor:
         row = self._engines.row_of(work.model or "")
         first_byte_s = row.first_byte_timeout_s or limits.first_byte_timeout_s
         whole_s = limits.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
+        self._started += 1
+        if any(not other.reported for other in self._running.values()):
+            self._crowded = self._started
         run = _RunningAttempt(
             work,
             work.attempt,
             quiet_s=first_byte_s + 2 * prompt_s,
             # it may have to start a machine first, of which a whole answer shows nothing
             whole_s=whole_s + (first_byte_s if row.is_elastic else 0.0),
+            number=self._started,
         )
         run.task = asyncio.get_running_loop().create_task(
             self._attempt(run), name=f"item {sequence}"
@@ -159,7 +172,10 @@ class Executor:
         try:
             self._check_stays(work)
             await self._carry_out(run)
-            report: Input = Finished(sequence=sequence, attempt=number, usage=attempt.usage)
+            teaches = self._health.answered(work, alone=self._crowded < run.number)
+            report: Input = Finished(
+                sequence=sequence, attempt=number, usage=attempt.usage, teaches=teaches
+            )
         except asyncio.CancelledError:
             report = Stopped(sequence=sequence, attempt=number, kept_tokens=await self._paused(run))
         except (HearthError, TimeoutError) as error:

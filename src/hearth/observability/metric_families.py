@@ -42,6 +42,7 @@ from hearth.events import (
     JobEnded,
     JobQueued,
     LoadCut,
+    ModelSlow,
     ModelUnresponsive,
     RequestRejected,
     SuspendPrepared,
@@ -409,6 +410,13 @@ _ALL = (
         "hearth_suspends_total",
         "Sleeps of this machine that Hearth unloaded its models for.",
         on=SuspendPrepared,
+    ),
+    _counter(
+        "hearth_slow_model_remedies_total",
+        "What was done since a model answered as if it had lost the GPU: reload, or restart.",
+        "model",
+        "remedy",
+        on=ModelSlow,
     ),
     _gauge("hearth_swap_in_progress", "1 during a swap."),
     _gauge(

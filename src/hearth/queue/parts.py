@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hearth.execution.aliases import Aliases
 from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.card_health import CardHealth
 from hearth.execution.runtime import Runtime
 from hearth.queue.admission import QueueAdmission
 from hearth.queue.forecaster import Forecaster
@@ -22,6 +23,7 @@ class QueueParts:
     scheduler: Scheduler
     registry: Registry
     watch: BackendWatch
+    health: CardHealth
     aliases: Aliases
     forecaster: Forecaster
     admission: QueueAdmission

@@ -78,6 +78,7 @@ class LLMQueueWorker:
         self.cancel_request = registry.cancel_request
         self.get_item = registry.get_item
         self.watch = parts.watch
+        self.health = parts.health
         self.aliases = parts.aliases
         self.forecaster = parts.forecaster
         self.admission = parts.admission

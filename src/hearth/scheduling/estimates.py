@@ -188,6 +188,10 @@ class Estimates:
         """Have enough runs of a model been seen to tell how long one takes?"""
         return model in self._runs and self._runs[model][0] >= FEW_RUNS
 
+    def usual_tokens_per_s(self, model: str) -> float | None:
+        """How fast a model writes; None until enough of its answers were seen to tell."""
+        return self._decode_tps.get(model) if self.knows_runs(model) else None
+
     def knows_load(self, model: str) -> bool:
         return model in self._target_s
 

@@ -67,6 +67,10 @@ class ForecastView:
         self.longest_load_s = scheduler.estimates.longest_s_to
         self.learn_wait = scheduler.estimates.learn_wait
 
+    def usual_tokens_per_s(self, model: str) -> float | None:
+        """As of `Estimates`."""
+        return self._device.estimates.usual_tokens_per_s(model)
+
     def forecast(self, now: float, newcomer: QueueItem | None = None) -> Forecast:
         """Run the scheduler forward from `now`; `newcomer`: an item that it has not seen yet."""
         if self._device.starts_nothing:

@@ -85,6 +85,8 @@ class Finished(OfAttempt):
     """The attempt produced its whole answer."""
 
     usage: Usage
+    # False where it was slow for a reason that does not last, so that nothing is to be learned
+    teaches: bool = True
 
 
 @value
@@ -124,6 +126,13 @@ class Loaded(OfDevice):
     model: str
     vram_mib: float | None = None  # what it occupies, None where unknown
     embeds: bool = False  # it seems to be made for embeddings alone
+
+
+@value
+class ModelDoubted(OfDevice):
+    """Its answers say that the model is not where its server says: it is to be loaded again."""
+
+    model: str
 
 
 @value

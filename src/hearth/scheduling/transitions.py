@@ -25,7 +25,7 @@ from hearth.scheduling.rounds import budget_tokens
 from hearth.scheduling.shares import arrange, share_anew
 from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import Entry
-from hearth.types import Band, Lane, QueueItem, Sequence, Usage
+from hearth.types import Band, Lane, QueueItem, Sequence
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -78,6 +78,8 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
     match fact:
         case inputs.Loaded():
             _loaded(device, fact, now)
+        case inputs.ModelDoubted(model=model):
+            _doubt(device, model)
         case inputs.LoadFailed():
             return _load_failed(device, fact, now)
         case inputs.Unloaded(model=model):
@@ -275,8 +277,8 @@ def _of_attempt(
         case inputs.Unresumable():
             entry.unresumable = True
             _go_on(entry)
-        case inputs.Finished(usage=usage):
-            _finished(device, entry, usage, now)
+        case inputs.Finished():
+            _finished(device, entry, fact, now)
         case inputs.Failed():
             return _failed(device, entry, fact, now)
         case inputs.Stopped(kept_tokens=kept_tokens):
@@ -314,13 +316,15 @@ def _go_on(entry: Entry) -> None:
         entry.for_lease = False
 
 
-def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> None:
+def _finished(device: DeviceState, entry: Entry, fact: inputs.Finished, now: float) -> None:
     item = entry.item
+    usage = fact.usage
     model = entry.model or ""
     run_s = now - entry.dispatched_at
     expected_s = entry.expected_end_at - entry.dispatched_at
     prompt = warm.prompt_of(entry, usage)
-    device.estimates.learn_item(item, model, usage, run_s, expected_s, prompt)
+    if fact.teaches:
+        device.estimates.learn_item(item, model, usage, run_s, expected_s, prompt)
     resident = device.residency.residents.get(model)
     if resident is not None and resident.embeds and item.kind == "generate" and usage.output_tokens:
         resident.embeds = False
@@ -333,8 +337,14 @@ def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> No
         warm.went_on(device, entry, prompt, now)
 
 
+def _doubt(device: DeviceState, model: str) -> None:
+    """Have a model loaded anew, where it is loaded on request."""
+    resident = device.residency.residents.get(model)
+    if resident is not None and device.loads(model):
+        resident.suspect = True
+
+
 def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) -> list[Action]:
-    resident = device.residency.residents.get(entry.model or "")
     # while the server is down, an attempt that fails is no fault of the item
     is_down = not _answers_for(device, entry.model or "")
     fault = fact.fault
@@ -346,8 +356,8 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
         fault == "runner_died" and goes_on
     )
     # what could not be loaded anew is asked again as it is
-    if resident is not None and is_suspect and device.loads(resident.model):
-        resident.suspect = True
+    if is_suspect:
+        _doubt(device, entry.model or "")
     if fault in {"runner_died", "model_gone"}:
         device.residency.caches.unloaded(entry.model or "")
     device.release(entry, now)

@@ -283,6 +283,11 @@ class StatusView:
         """The models that are still, or may still be, in memory that leases are to have."""
         return tuple(sorted([each.model for each in to_go(self._device)]))
 
+    @property
+    def has_leases(self) -> bool:
+        """Other programs have memory of the card, or are to have it."""
+        return bool(self._device.leases.taken)
+
     def is_barred(self, models: Iterable[str | None]) -> bool:
         """Do leases keep out every one of these models (None: any)?"""
         return all(map(self._device.is_barred_to_all, models))
