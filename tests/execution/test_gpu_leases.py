@@ -14,7 +14,7 @@ from hearth.errors import OrderRefused
 from hearth.events import GpuLeaseEnded, GpuLeaseGranted, GpuLeaseLate, GpuLeaseTaken
 from hearth.execution.gpu_leases import LATE_S, MAX_LEASE_S, GpuLeases, Lease
 from hearth.types import GpuReading
-from tests.execution.test_gpu_watch import GIB, CardHouse, FakeCard, model
+from tests.execution.test_gpu_watch import GIB, CardHouse, FakeCard, Releasing, model
 from tests.support.house import FULL_TEXT, House, heard, in_house, settle, text_of
 from tests.support.staying_engine import SIZE_MIB, StayingEngine
 from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
@@ -68,22 +68,6 @@ class Loading(FakeCard):
         return await super().read()
 
 
-class Late(FakeCard):
-    """The memory of models that are gone is free `late_s` later."""
-
-    late_s = 3.0
-
-    async def read(self) -> GpuReading:
-        reading = await super().read()
-        assert reading.used_mib is not None
-        models_mib = reading.used_mib - self.foreign_mib
-        if models_mib:
-            self.seen_mib, self.seen_at = models_mib, loop_s()
-        elif loop_s() < self.seen_at + self.late_s:
-            models_mib = self.seen_mib
-        return replace(reading, used_mib=models_mib + self.foreign_mib)
-
-
 UNLOAD_S = 0.5
 """What the fake takes for it."""
 
@@ -92,8 +76,16 @@ UNLOAD_S = 0.5
     ("card_type", "card", "within_s"),
     [
         pytest.param(FakeCard, {}, 1.0, id="memory is free when the model is gone"),
-        pytest.param(FakeCard, {"names": False}, 6.0, id="a driver that names no program"),
-        pytest.param(Late, {"names": False}, 6.0, id="memory that is free three seconds later"),
+        pytest.param(FakeCard, {"names": False}, 1.0, id="a driver that names no program"),
+        pytest.param(
+            Releasing, {"kept_until": 11.0}, 5.0, id="memory that is free three seconds later"
+        ),
+        pytest.param(
+            Releasing,
+            {"kept_until": 11.0, "names": False},
+            5.0,
+            id="the same where the driver names no program",
+        ),
         pytest.param(Loading, {"want_mib": 20 * GIB}, 1.0, id="a game that takes it at once"),
         pytest.param(
             Loading,
@@ -109,7 +101,7 @@ async def test_a_lease_is_granted_when_the_card_shows_its_memory_free(card_type,
         await sleep_until(7.3)
         lease = take(house)
         assert await leases_of(house).wait_granted(lease.id, 60.0)
-        gone_at = 7.3 + UNLOAD_S
+        gone_at = max(7.3 + UNLOAD_S, getattr(house.card, "kept_until", 0.0))
         assert gone_at <= house.now <= gone_at + within_s
         assert house.events.of(GpuLeaseLate) == []
         # the card is not asked all the time

@@ -248,31 +248,29 @@ async def test_a_game_that_starts_during_a_load_is_seen_if_the_driver_lists_it(n
 
 
 class Releasing(FakeCard):
-    """Memory of a model that is gone is free `late_s` later."""
+    """Memory of models that are gone is taken until an instant."""
 
-    late_s = 0.0
+    kept_mib = 14 * GIB
+    kept_until = 0.0
 
     async def read(self) -> GpuReading:
         reading = await super().read()
-        assert reading.used_mib is not None
-        models_mib = reading.used_mib - self.foreign_mib
-        if models_mib:
-            self.seen_mib, self.seen_at = models_mib, loop_s()
-        elif loop_s() < self.seen_at + self.late_s:
-            models_mib = self.seen_mib
-        return replace(reading, used_mib=models_mib + self.foreign_mib)
+        if loop_s() >= self.kept_until or self.gpu.taken_mib(loop_s()):
+            return reading
+        return replace(reading, used_mib=self.foreign_mib + self.kept_mib)
 
 
 @in_virtual_time
 async def test_memory_that_a_model_gives_back_late_is_not_another_programs():
     settings = settings_with(gpu={"yield": YieldSettings(watch="pressure")})
+    card = {"names": False, "kept_until": 8.5}
     async with CardHouse(
-        model("a", 14), resident="a", settings=settings, card_type=Releasing, card={"names": False}
+        model("a", 14), resident="a", settings=settings, card_type=Releasing, card=card
     ) as house:
-        house.card.late_s = 4.0
         await sleep_until(1.0)
         await house.gateway.orders.unload("a")
-        await sleep_until(5.0)
+        await sleep_until(8.2)
+        assert house.card.reads[-3:] == [6.0, 7.0, 8.0]
         assert house.worker.tracker.models_mib == 14 * GIB  # though no engine lists it any more
         await sleep_until(20.0)
         assert max(told.foreign_mib for told in house.told) == 0.0

@@ -210,16 +210,19 @@ class _Shared:
         if listed is not None and listed != self._listed:
             self._listed = listed
             self._changed_at = now
-        foreign_mib = foreign_memory_mib(reading, resident, self._engines.processes)
-        others_mib = self._others_mib(reading)
-        self._unlisted_mib = (
-            None if foreign_mib is None or others_mib is None else foreign_mib - others_mib
-        )
         # else a server says neither what its model takes nor by which name it runs
         self._is_certain = self._is_named or all(
             model.size_mib or model.vram_mib for model in resident or ()
         )
-        self._take_in(reading, foreign_mib, now)
+        foreign_mib = foreign_memory_mib(reading, resident, self._engines.processes)
+        by_name_mib = self._by_name_mib(reading)
+        is_recent = now - self._changed_at < RELEASE_S
+        if not is_recent or self._unlisted_mib is None:
+            self._unlisted_mib = _less(foreign_mib, self._others_mib(reading))
+        if is_recent and by_name_mib is not None:
+            self._take_in(reading, by_name_mib)
+        else:
+            self._take_in(reading, foreign_mib, may_rise=not is_recent)
 
     def learn_in_swap(self, reading: GpuReading, now: float) -> None:
         """The same while models come and go: other programs are seen as far as the driver says what
@@ -227,32 +230,22 @@ class _Shared:
         """
         self._see_names(reading)
         self._changed_at = now
-        others_mib = self._others_mib(reading) if self._is_named else None
-        foreign_mib = (
-            None
-            if others_mib is None or self._unlisted_mib is None
-            else max(0.0, self._unlisted_mib + others_mib)
-        )
-        self._take_in(reading, foreign_mib, now)
+        self._take_in(reading, self._by_name_mib(reading))
 
-    def _take_in(self, reading: GpuReading, foreign_mib: float | None, now: float) -> None:
-        own, others = self._programs(reading)
-        own_mib = own_memory_mib(reading, self._engines.processes)
-        if self._is_named and own == ():
-            own_mib = 0.0
-        is_releasing = own_mib is None and now - self._changed_at < RELEASE_S
+    def _take_in(
+        self, reading: GpuReading, foreign_mib: float | None, *, may_rise: bool = True
+    ) -> None:
         known_mib = self.use.foreign_mib
         if foreign_mib is not None:
-            known_mib = self._confirmed_mib(foreign_mib, may_rise=not is_releasing)
+            known_mib = self._confirmed_mib(foreign_mib, may_rise=may_rise)
             self._before_mib = foreign_mib
-        least_mib = known_mib if foreign_mib is None or is_releasing else foreign_mib
-        if own_mib is None and reading.used_mib is not None and least_mib is not None:
-            own_mib = max(0.0, reading.used_mib - least_mib)
+        others_mib = known_mib if foreign_mib is None or not may_rise else foreign_mib
+        models_mib = _less(reading.used_mib, others_mib)
         self.use = CardUse(
             foreign_mib=known_mib,
-            models_mib=own_mib,
+            models_mib=None if models_mib is None else max(0.0, models_mib),
             foreign_rises=(foreign_mib or 0.0) >= (known_mib or 0.0) + NEWS_MIB,
-            foreign_programs=others,
+            foreign_programs=self._others(reading),
             is_certain=self._is_certain,
         )
 
@@ -273,26 +266,38 @@ class _Shared:
             return foreign_mib
         return max(known_mib, min(foreign_mib, before_mib)) if may_rise else known_mib
 
-    def _programs(
-        self, reading: GpuReading
-    ) -> tuple[tuple[GpuProcess, ...], tuple[GpuProcess, ...]] | tuple[None, None]:
-        """Those of the model server, and all others; None where they cannot be listed."""
+    def _by_name_mib(self, reading: GpuReading) -> float | None:
+        """What others hold as far as the driver lists them, and what nobody had before models came
+        or went. It is right while they do: a process takes memory before its model is listed, and
+        leaves the list before its memory is free.
+        """
+        others_mib = self._others_mib(reading)
+        if not self._is_named or others_mib is None or self._unlisted_mib is None:
+            return None
+        return max(0.0, self._unlisted_mib + others_mib)
+
+    def _others(self, reading: GpuReading) -> tuple[GpuProcess, ...] | None:
+        """Programs that are not the model server; None where none can be listed."""
         if reading.processes is None:
-            return None, None
+            return None
         processes = self._engines.processes
-        own = tuple(each for each in reading.processes if processes.search(each.name))
-        return own, tuple(each for each in reading.processes if each not in own)
+        return tuple(each for each in reading.processes if not processes.search(each.name))
 
     def _others_mib(self, reading: GpuReading) -> float | None:
-        """What the listed programs hold that are not the model server; None where one has no name,
-        since it may be the model server, or hides what it holds.
+        """What they hold; None where one has no name, since it may be the model server, or hides
+        what it holds.
         """
-        _, others = self._programs(reading)
+        others = self._others(reading)
         if others is None:
             return None
         held = [each.used_mib if each.name else None for each in others]
         known = [mib for mib in held if mib is not None]
         return sum(known) if len(known) == len(held) else None
+
+
+def _less(mib: float | None, other_mib: float | None) -> float | None:
+    """The difference, None where one is unknown."""
+    return None if mib is None or other_mib is None else mib - other_mib
 
 
 def holds_models(reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
