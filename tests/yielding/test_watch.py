@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ from hearth.execution.gpu_leases import MAX_LEASE_S, Lease
 from hearth.execution.gpu_tracker import CardUse
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import GpuProcess, GpuReading
-from hearth.yielding.watch import MAX_PROGRAMS
+from hearth.yielding.processes import ProcessScan
+from hearth.yielding.watch import MAX_PROGRAMS, ProgramWatch
 from tests.support.house import House, settings_with
+from tests.support.patience import in_time
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.yielding.machine import Machine
 
@@ -257,6 +261,36 @@ async def test_what_cannot_be_seen_is_told_once(machine):
         await sleep_until(120.0)
         assert [each.reason for each in house.events.of(YieldWatchOff)] == ["container"]
         assert house.status["yield_watch"] == {"watch": "named", "hidden": "container"}
+
+
+async def looked_until(watch: ProgramWatch, condition: Callable[[], object]) -> None:
+    async with in_time():
+        while not condition():
+            await watch.look()
+
+
+async def test_a_kernel_that_says_nothing_changes_nothing_until_it_does(machine):
+    """As where a game hangs in its driver. Reading a pipe without a writer waits for one."""
+    house = House(settings=settings_with(gpu=yielding()))
+    scan = ProcessScan(house.gateway.engines.processes, machine.proc)
+    watch = ProgramWatch(
+        house.worker.runtime, house.gateway.leases, scan, hidden="", timeout_s=0.05
+    )
+    machine.start(50, *REAPER)
+    await looked_until(watch, lambda: house.gateway.leases.leases)
+    before = len(house.events.of(YieldWatchOff))
+    machine.start(60, "/steam/stuck")
+    command_line = machine.proc / "60/cmdline"
+    command_line.unlink()
+    os.mkfifo(command_line)
+    for _ in range(3):
+        await watch.look()
+    assert set(house.gateway.leases.leases) == {LEASE}
+    assert [each.reason for each in house.events.of(YieldWatchOff)[before:]] == ["timeout"]
+    writer = os.open(command_line, os.O_WRONLY)
+    machine.end(50, 60)
+    os.close(writer)
+    await looked_until(watch, lambda: not house.gateway.leases.leases)
 
 
 @in_virtual_time

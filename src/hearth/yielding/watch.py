@@ -21,6 +21,8 @@ from hearth.types import DAY_S, JsonDict, frozen
 from hearth.yielding.processes import Hidden, ProcessScan, Program
 
 SCAN_S = 1.0
+SCAN_TIMEOUT_S = 5.0
+"""Where a driver hangs, so can reading what the kernel says of the processes that wait for it."""
 MAX_PROGRAMS = 16
 """At the same time. A process can call itself a game, and a thousand can."""
 
@@ -40,17 +42,25 @@ class ProgramWatch:
     """The leases of programs that run, by their ids.
 
     Args:
-        hidden: why programs cannot be seen; empty where they can.
+        hidden: why programs cannot be seen; empty where they can. timeout_s: of each look.
     """
 
     def __init__(
-        self, runtime: Runtime, leases: GpuLeases, scan: ProcessScan, *, hidden: Hidden
+        self,
+        runtime: Runtime,
+        leases: GpuLeases,
+        scan: ProcessScan,
+        *,
+        hidden: Hidden,
+        timeout_s: float = SCAN_TIMEOUT_S,
     ) -> None:
         self._runtime = runtime
         self._leases = leases
         self._scan = scan
         self._hidden = hidden
-        self._has_warned = False
+        self._timeout_s = timeout_s
+        self._told = ""
+        self._scanning: asyncio.Future[frozenset[Program]] | None = None
         self._held: dict[str, _Held] = {}
         self._too_large_mib: float | None = None
         self._beat = WakeableSleep()
@@ -69,22 +79,41 @@ class ProgramWatch:
         if settings.watch == "off":
             self._follow(frozenset(), settings)
             return
-        now = self._runtime.clock.monotonic()
-        if self._hidden and not self._has_warned:
-            self._has_warned = True
-            watch = "games" if settings.watch == "games" else "named"
-            self._runtime.events.emit(YieldWatchOff(at=now, watch=watch, reason=self._hidden))
-        patterns = () if settings.watch == "games" else settings.programs
-        on_card = self._runtime.tracker.use.foreign_programs or ()
-        found = await asyncio.to_thread(self._scan.look, now, patterns, on_card)
-        self._follow(found, self._settings)
+        found = await self._scanned(settings)
+        self._tell("timeout" if found is None else self._hidden)
+        if found is not None:
+            self._follow(found, self._settings)
+
+    async def _scanned(self, settings: YieldSettings) -> frozenset[Program] | None:
+        """What runs; None where that is not known in time. Then nothing changes."""
+        if self._scanning is None or self._scanning.done():
+            look = partial(
+                self._scan.look,
+                self._runtime.clock.monotonic(),
+                () if settings.watch == "games" else settings.programs,
+                self._runtime.tracker.use.foreign_programs or (),
+            )
+            self._scanning = asyncio.get_running_loop().run_in_executor(None, look)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.shield(self._scanning)
+        except TimeoutError:
+            return None
+
+    def _tell(self, reason: str) -> None:
+        """Say what hides programs, once until it is another thing."""
+        if reason and reason != self._told:
+            now = self._runtime.clock.monotonic()
+            watch = "games" if self._settings.watch == "games" else "named"
+            self._runtime.events.emit(YieldWatchOff(at=now, watch=watch, reason=reason))
+        self._told = reason
 
     def shown(self) -> JsonDict:
         """For the status: the mode, and why nothing can be seen; `hidden` is empty where it can, or
         nobody looks.
         """
         watch = self._settings.watch
-        return {"watch": watch, "hidden": "" if watch == "off" else self._hidden}
+        return {"watch": watch, "hidden": "" if watch == "off" else self._told}
 
     @property
     def _settings(self) -> YieldSettings:
