@@ -511,8 +511,8 @@ class ComfyuiUnreadable(Event, level=WARNING):
 class YieldWatchOff(Event, level=WARNING):
     """What `gpu.yield.watch` asks for cannot be seen here, so this part of it does nothing. Emitted
     once until it can be seen again. Fields: `watch`: games, named or pressure; `reason`, for games
-    and named: no_proc (this is not Linux), container (its processes are its own) or hidden (those
-    of other users are, by hidepid or systemd's `ProtectProc`).
+    and named: no_proc (this is not Linux), container (its processes are its own), hidden (those of
+    other users are, by hidepid or systemd's `ProtectProc`) or timeout (the kernel does not say).
     """
 
     watch: str
