@@ -15,9 +15,9 @@ from hearth.config.settings import GatewayConfig, SchedulerSettings, Settings, W
 from hearth.engines.ollama.traits import canonical_model
 from hearth.engines.table import EngineTable, Row
 from hearth.scheduling.actions import Action, WakeAt
-from hearth.scheduling.inputs import Loaded
+from hearth.scheduling.inputs import LeaseEnded, LeaseTaken, Loaded
 from hearth.simulation.engine import listed
-from hearth.simulation.workloads import Workload, WorkloadJob
+from hearth.simulation.workloads import CardLease, Workload, WorkloadJob
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.house import ALL_DAY, heard, new_item
 from tests.support.recorder import Recorder
@@ -38,6 +38,7 @@ class LiveHouse:
     def __init__(self, workload: Workload, settings: SchedulerSettings) -> None:
         self.decisions: list[tuple[float, Action]] = []
         self._workload = workload
+        self._grace_s = settings.gpu.yielding.grace_s
         models = {
             name: FakeModel(
                 name=canonical_model(name),
@@ -86,6 +87,8 @@ class LiveHouse:
             stays = model in {*workload.staying, *workload.elastic}
             (self._beside if stays else self._ollama).appear(canonical_model(model))
             self._worker.post(Loaded(model=model))
+        for number, lease in enumerate(workload.leases):
+            self._plan(f"lease-{number}", lease)
         ends: dict[int, asyncio.Future[None]] = {
             job.id: asyncio.get_running_loop().create_future() for job in self._workload.jobs
         }
@@ -98,6 +101,19 @@ class LiveHouse:
         self._ollama.check()
         self._beside.check()
         assert not self._beside.control
+
+    def _plan(self, lease_id: str, lease: CardLease) -> None:
+        """Another program has memory of the card from then on, for a while."""
+        loop = asyncio.get_running_loop()
+        ends_at = lease.at + lease.for_s
+        taken = LeaseTaken(
+            id=lease_id,
+            mib=None if lease.gb is None else lease.gb * MIB_PER_GB,
+            grace_s=self._grace_s,
+            until=ends_at if lease.is_timed else None,
+        )
+        loop.call_at(lease.at, self._worker.post, taken)
+        loop.call_at(ends_at, self._worker.post, LeaseEnded(id=lease_id))
 
     async def _live(self, job: WorkloadJob, ends: dict[int, asyncio.Future[None]]) -> None:
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from hearth.config.scheduler_settings import YieldSettings
 from hearth.config.settings import (
     ModelSettings,
     PolicyName,
@@ -20,11 +21,11 @@ from hearth.config.settings import (
     SchedulingSettings,
 )
 from hearth.execution.swapper import POLL_S
-from hearth.scheduling.actions import Load
+from hearth.scheduling.actions import Load, Unload
 from hearth.scheduling.home import MIN_ENDS
 from hearth.simulation.engine import simulate
 from hearth.simulation.homes import LOADS, RETURNS, home
-from hearth.simulation.workloads import Workload, WorkloadJob
+from hearth.simulation.workloads import CardLease, Workload, WorkloadJob
 from hearth.types import Priority, Usage
 from tests.scheduling.shell import words
 from tests.simulation.live import LiveHouse
@@ -162,6 +163,27 @@ def drawn_elastic(seed: int) -> tuple[Workload, SchedulerSettings]:
     ), rules
 
 
+def drawn_leased(seed: int) -> tuple[Workload, SchedulerSettings]:
+    """A workload beside other programs that take the card's memory, or a part of it, and give it
+    back.
+    """
+    workload, rules = drawn(seed, ALIASED)
+    rng = Random(seed)
+    yielding = YieldSettings(hold_s=rng.choice((3.0, 30.0)), grace_s=rng.choice((0.0, 2.0)))
+    leases = tuple(
+        CardLease(
+            at=rng.uniform(1.0, 60.0),
+            for_s=rng.uniform(1.0, 25.0),
+            gb=rng.choice((None, None, 6.0, 12.0)),
+            is_timed=rng.random() < 0.5,
+        )
+        for _ in range(4)
+    )
+    return replace(workload, leases=leases), replace(
+        rules, gpu=rules.gpu.model_copy(update={"yield": yielding})
+    )
+
+
 def _as_the_fake_serves(job: WorkloadJob, max_wait_s: float) -> WorkloadJob:
     service_s = min(job.service_s, LONGEST_S)
     first_byte_s = min(job.first_byte_s, service_s)
@@ -226,6 +248,13 @@ def test_they_take_the_same_decisions_with_an_elastic_engine(policy: PolicyName,
     compare(*drawn_elastic(seed), policy)
 
 
+@for_each(
+    ("policy", "seed"), [(policy, seed) for policy in PolicyName for seed in range(EXAMPLES * 6)]
+)
+def test_they_take_the_same_decisions_beside_other_programs(policy: PolicyName, seed: int):
+    compare(*drawn_leased(seed), policy)
+
+
 @pytest.mark.parametrize("seed", range(HOMES))
 def test_they_take_the_same_decisions_in_the_home_of_an_assistant(seed: int):
     policy = PolicyName.ADAPTIVE if seed % 2 else tuple(PolicyName)[seed // 2 % len(PolicyName)]
@@ -247,6 +276,11 @@ def test_the_workloads_contain_what_the_comparison_is_for():
     for seed in range(HOMES):
         workload, rules = drawn_home(seed)
         runs.append(simulate(workload, workload.settings(rules, PolicyName.ADAPTIVE)))
+    for seed in range(6):
+        workload, rules = drawn_leased(seed)
+        runs.append(simulate(workload, workload.settings(rules, PolicyName.ADAPTIVE)))
+    unloads = [each for run in runs for _, each in run.decisions if isinstance(each, Unload)]
+    assert "lease" in {unload.why for unload in unloads}
     kinds = {words(action).split()[0] for run in runs for _, action in run.decisions}
     assert kinds >= {"start", "load", "unload", "preempt", "abort", "fail", "cut", "turn", "hold"}
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from math import inf
 
 from hearth.scheduling.actions import Action
-from hearth.scheduling.leases import BarredLine
+from hearth.scheduling.leases import BarredKind
 from hearth.scheduling.residency import Choices, Resident, any_unknown, freed_mib
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry
@@ -104,11 +104,11 @@ def given_up(device: DeviceState, now: float) -> list[Action]:
     gateway = device.gateway
     hold_s = gateway.settings.gpu.yielding.hold_s
     before = device.leases.barred_since
-    since: dict[BarredLine, float] = {}
+    since: dict[BarredKind, float] = {}
     late = []
     for entry in barred(device):
-        line = entry.wanted_model, entry.item.task_type
-        began_at = since.setdefault(line, before.get(line, now))
+        kind = entry.choices or (entry.wanted_model,), entry.item.task_type
+        began_at = since.setdefault(kind, before.get(kind, now))
         until = max(began_at, entry.item.arrived_at) + hold_s
         if entry.has_begun:
             continue
@@ -122,7 +122,7 @@ def given_up(device: DeviceState, now: float) -> list[Action]:
 
 def barred(device: DeviceState) -> list[Entry]:
     """What waits, and is kept from its model by leases."""
-    known: dict[BarredLine, bool] = {}
+    known: dict[tuple[str | None, str | None], bool] = {}
     found = []
     for lines in device.gateway.waiting.lines:
         for model, line in lines.items():

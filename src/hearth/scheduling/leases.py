@@ -15,8 +15,8 @@ from math import inf
 from hearth.scheduling.inputs import LeaseTaken
 from hearth.types import entity
 
-BarredLine = tuple[str | None, str | None]
-"""The model (None: any) and the task type of items that leases keep waiting."""
+BarredKind = tuple[tuple[str | None, ...], str | None]
+"""The models (None: any) and the task type of items that leases keep waiting."""
 
 
 @entity
@@ -28,7 +28,7 @@ class Leases:
     # what holders of these had then
     base_mib: float = 0.0
     # since when items of a kind have been waiting that leases keep from their model
-    barred_since: dict[BarredLine, float] = field(default_factory=dict)
+    barred_since: dict[BarredKind, float] = field(default_factory=dict)
 
     def copied(self) -> Leases:
         return replace(self, taken=dict(self.taken), barred_since=dict(self.barred_since))
