@@ -62,6 +62,10 @@ where the size of the card was never known nothing stays
   lease game 2 -> unload a; unloaded; ext a; lease_ends game -> load a
 a card that cannot be read for a while keeps its size
   sample 24576; lease game 8; sample -; ext b -> load b; loaded -> start 1 on b
+and what others had of it before and after a lease is taken
+  - sample 24576 2048; sample -; lease game 13 -> unload a
+  - sample 24576 2048; lease game 2; sample 24576 16000 -> unload a; unloaded; sample -; ext a;
+    sample 24576 4096 -> load a
 """
 """The size of the card is not configured."""
 

@@ -143,7 +143,9 @@ class Residency:
         self._learned_mib: dict[str, float] = {}
         self._alone: set[str] = set()
         self._sampled_mib: float | None = None
-        self._last_mib: float | None = None  # of the card, when that was last known
+        # of the card and of what others held, when that was last known
+        self._last_mib: float | None = None
+        self._last_foreign_mib = 0.0
         self._foreign_mib = 0.0
 
     def copied(self, estimates: Estimates, waiting: WaitingRoom) -> Residency:
@@ -205,10 +207,17 @@ class Residency:
         self._foreign_mib = max(0.0, foreign_mib)
         if capacity_mib is not None:
             self._last_mib = capacity_mib
+            self._last_foreign_mib = self._foreign_mib
             self.leases.base_mib = min(self.leases.base_mib, self._foreign_mib)
 
     def take_lease(self, lease: LeaseTaken) -> None:
-        self.leases.take(lease, self._foreign_mib)
+        self.leases.take(lease, self._held_by_others_mib)
+
+    @property
+    def _held_by_others_mib(self) -> float:
+        """Where there are leases, a card that cannot be read for a while keeps what it had."""
+        is_lost = self._sampled_mib is None
+        return max(self._foreign_mib, self._last_foreign_mib if is_lost else 0.0)
 
     @property
     def capacity_mib(self) -> float | None:
@@ -228,10 +237,10 @@ class Residency:
         capacity = self.capacity_mib
         others_mib = self._foreign_mib
         if self.leases.taken:
-            # A card that cannot be read for a while keeps its size. Where that was never known,
-            # nothing can be reckoned, and nothing stays.
+            # It keeps its size as well. Where that was never known, nothing can be reckoned, and
+            # nothing stays.
             capacity = self._last_mib if capacity is None else capacity
-            others_mib = max(others_mib, self.leases.others_mib)
+            others_mib = max(self._held_by_others_mib, self.leases.others_mib)
             if capacity is None or others_mib == inf:
                 return 0.0
         return None if capacity is None else max(0.0, capacity - others_mib)
