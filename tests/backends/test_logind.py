@@ -73,6 +73,15 @@ async def test_a_sleep_is_announced_and_waits_until_it_is_let_go(tmp_path, monke
         assert len(server.manager.asked) == 2
 
 
+async def test_an_inhibitor_that_nobody_waits_for_any_more_holds_nothing_up(tmp_path, monkeypatch):
+    async with following(tmp_path, monkeypatch) as (server, client, _):
+        asking = asyncio.ensure_future(client.hold_up())
+        await server.until_held()
+        asking.cancel()
+        await asyncio.wait((asking,))
+        await server.until_let_go()
+
+
 async def test_a_sleep_that_is_under_way_when_it_connects_is_seen(tmp_path, monkeypatch):
     async with following(tmp_path, monkeypatch) as (server, client, told):
         server.announce(sleep=True)

@@ -138,13 +138,19 @@ class Logind:
             signature="s" * len(texts),
             body=[*texts],
         )
+        if self._bus is None:
+            raise LoginManagerUnavailable("lost")
+        answer = asyncio.ensure_future(self._bus.call(call))
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                reply = None if self._bus is None else await self._bus.call(call)
+                reply = await asyncio.shield(answer)
         except TimeoutError as error:
             raise LoginManagerUnavailable("timeout") from error
         except (OSError, EOFError, ValueError) as error:
             raise LoginManagerUnavailable("lost") from error
+        finally:
+            if not answer.done():
+                answer.add_done_callback(_close_descriptors)
         if reply is None:
             raise LoginManagerUnavailable("lost")
         if reply.message_type is MessageType.ERROR:
@@ -170,6 +176,15 @@ class Logind:
     def _lose(self, problem: str) -> None:
         self._problem = problem
         self._on_change()
+
+
+def _close_descriptors(answer: asyncio.Future[Message]) -> None:
+    """Of an answer that nobody waits for any more: an inhibitor in it would hold up every sleep."""
+    if answer.cancelled() or answer.exception() is not None:
+        return
+    reply = answer.result()
+    for descriptor in [] if reply is None else reply.unix_fds:
+        os.close(descriptor)
 
 
 def _nobody() -> None:

@@ -448,8 +448,8 @@ class GpuRecovered(Event):
 
 class GpuLeaseTaken(Event):
     """Another program is given memory of the GPU. Fields: `lease_id`; `source`: api, connection,
-    games, named, pressure or comfyui; `mib`: how much, None for all; `for_s`: for how long, None
-    until its holder ends it.
+    games, named, pressure, comfyui or suspend; `mib`: how much, None for all; `for_s`: for how
+    long, None until its holder ends it.
     """
 
     lease_id: str
