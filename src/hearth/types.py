@@ -480,7 +480,7 @@ class InstalledModel:
     """A name that the backend lists. Those with one digest are one model (empty: like no other);
     `remote_host`: it runs there. `capabilities`: what it can do (`dialects.capabilities`); None
     where the list does not say. `slots`: requests it serves at the same time; None where the
-    backend does not say.
+    backend does not say. `file_mib`: what its weights take on the disk; None where it does not say.
     """
 
     name: str
@@ -488,6 +488,7 @@ class InstalledModel:
     remote_host: str = ""
     capabilities: frozenset[str] | None = None
     slots: int | None = None
+    file_mib: float | None = None
 
 
 @frozen

@@ -4,9 +4,12 @@ and what an owner reads. The readings come through the real adapters (`support.s
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,14 +17,16 @@ import pytest
 from hearth.config.settings import ModelSettings, Settings
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.engines.table import EngineTable
-from hearth.events import ModelOffloaded, SwapCompleted
+from hearth.errors import CardTaken, NeverFits, QueueFull
+from hearth.events import ItemEnded, ModelOffloaded, SwapCompleted, SwapFailed
 from hearth.execution.gpu_watch import GpuWatch, foreign_memory_mib
+from hearth.execution.request import Ticket
 from hearth.execution.unified_memory import as_card, reserve_mib
 from hearth.scheduling.inputs import GpuSampled, Input
-from hearth.types import GpuReading, ResidentModel
+from hearth.types import GpuProcess, GpuReading, ResidentModel
 from tests.backends.stub_driver import StubDriver, loaded
 from tests.support.fake_ollama import FakeModel
-from tests.support.house import FULL_TEXT, House, settings_with
+from tests.support.house import FULL_TEXT, House, body_of, settings_with, text_of
 from tests.support.shared_memory import GIB, SYSTEM_MIB, Apu, Card, Gb10, SharedMachine
 from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
 
@@ -49,10 +54,21 @@ class SharedHouse(House):
     of it breaks a rule.
     """
 
-    def __init__(self, card: Card, folder: Path, *models: FakeModel, **wanted: Any) -> None:
-        self.machine = SharedMachine(card, folder)
-        here = {"table": lambda engine: EngineTable.of_one(engine, HERE)}
-        super().__init__(*models, **here | {"capacity_mib": self.machine.room_mib} | wanted)
+    def __init__(
+        self,
+        card: Card,
+        folder: Path,
+        *models: FakeModel,
+        machine: type[SharedMachine] = SharedMachine,
+        url: str = HERE,
+        **wanted: Any,
+    ) -> None:
+        self.machine = machine(card, folder)
+        here = {
+            "table": lambda engine: EngineTable.of_one(engine, url),
+            "capacity_mib": self.machine.room_mib,
+        }
+        super().__init__(*models, **here | wanted)
         self.machine.taken_mib = lambda: self.ollama.gpu.taken_mib(loop_s())
         self.told: list[GpuSampled] = []
         runtime = replace(self.gateway.worker.runtime, post=self._post)
@@ -151,6 +167,13 @@ def test_pages_of_files_are_not_taken_for_memory_that_models_give_back():
     assert foreign_memory_mib(mapped, resident, processes) == 29_500.0
     copied = shared(70_000.0, gpu_used_mib=41_000.0)
     assert foreign_memory_mib(copied, resident, processes) == 30_000.0
+    held = (GpuProcess(pid=1, name="/usr/lib/ollama/llama-server", used_mib=38_000.0),)
+    named = replace(copied, processes=held)
+    assert foreign_memory_mib(named, resident, processes) == 32_000.0
+    # of a server that does not say what its model takes
+    unsaid = (ResidentModel(name="a", size_mib=0.0, vram_mib=0.0),)
+    assert foreign_memory_mib(named, unsaid, processes) == 32_000.0
+    assert foreign_memory_mib(copied, unsaid, processes) == 70_000.0
 
 
 @in_virtual_time
@@ -200,3 +223,206 @@ async def test_models_stand_beside_each_other_in_unified_memory(machine, tmp_pat
         await sleep_until(1.0)
         assert await house.answer("b") == FULL_TEXT
         assert house.orders() == ["load b:latest"]
+
+
+# What is loaded, beside other programs that take memory and give it back.
+
+
+@in_virtual_time
+async def test_what_has_no_room_waits_until_others_give_theirs_back(machine, tmp_path):
+    """On a card it would be loaded alone, partly on the CPU; here it would go into swap."""
+    _, card = machine
+    settings = sized(a=50)
+    async with SharedHouse(card, tmp_path, model("a", 50), settings=settings) as house:
+        house.machine.foreign_mib = 70 * GIB
+        await sleep_until(11.0)
+        ticket = house.submit("a")
+        await sleep_until(40.0)
+        assert house.orders() == []
+        view = house.worker.runtime.view
+        waiting = view.entry(ticket.sequence)
+        assert waiting is not None
+        assert view.reason_of(waiting, house.now)["kind"] == "memory"
+        house.machine.foreign_mib = 0.0
+        await sleep_until(60.0)
+        assert house.orders() == ["load a:latest"]
+        assert text_of(await body_of(ticket)) == FULL_TEXT
+
+
+@in_virtual_time
+async def test_who_waits_too_long_for_memory_of_others_is_told_when_to_come_again(
+    machine, tmp_path
+):
+    _, card = machine
+    async with SharedHouse(card, tmp_path, model("a", 50), settings=sized(a=50)) as house:
+        house.machine.foreign_mib = 70 * GIB
+        await sleep_until(11.0)
+        with pytest.raises(CardTaken) as raised:
+            await house.answer("a")
+        assert house.now == pytest.approx(11.0 + 60.0)
+        assert raised.value.retry_after_s is not None
+
+
+@in_virtual_time
+async def test_a_program_that_takes_memory_right_before_a_load_holds_it_up(machine, tmp_path):
+    """The last reading is up to five seconds old: memory is read again before each load."""
+    _, card = machine
+    async with SharedHouse(card, tmp_path, model("a", 50), settings=sized(a=50)) as house:
+        await sleep_until(6.0)
+        house.machine.foreign_mib = 70 * GIB
+        ticket = house.submit("a")
+        await sleep_until(30.0)
+        assert house.orders() == []
+        assert house.events.of(SwapFailed) == []
+        house.machine.foreign_mib = 0.0
+        assert text_of(await body_of(ticket)) == FULL_TEXT
+        assert house.orders() == ["load a:latest"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "file_gib"),
+    [
+        pytest.param(sized(a=130), None, id="by its size"),
+        pytest.param(settings_with(), 130, id="by its file, as it was never loaded"),
+    ],
+)
+@in_virtual_time
+async def test_a_model_that_is_larger_than_main_memory_is_refused(
+    machine, tmp_path, settings, file_gib
+):
+    name, card = machine
+    large = model("a", 130, file_mib=None if file_gib is None else file_gib * GIB)
+    async with SharedHouse(card, tmp_path, large, settings=settings) as house:
+        await sleep_until(1.0)
+        with pytest.raises(NeverFits, match="of the memory that the GPU shares") as raised:
+            await house.answer("a")
+        most_gib = MOST_MIB[name] / GIB
+        assert f"needs 130.0 GiB, and models may have {most_gib:.1f} GiB" in str(raised.value)
+        assert house.orders() == []
+
+
+@in_virtual_time
+async def test_what_the_owner_gives_models_is_the_most_that_they_get(machine, tmp_path):
+    _, card = machine
+    known = sized(a=30, b=20)
+    settings = known.replace(gpu=known.gpu.replace(vram_gb=40.0))
+    async with SharedHouse(
+        card, tmp_path, model("a", 30), model("b", 20), resident="a", settings=settings
+    ) as house:
+        await sleep_until(1.0)
+        await house.answer("b")
+        assert house.orders() == ["unload a:latest", "load b:latest"]
+        # what others use of the rest costs models nothing
+        assert house.worker.runtime.view.room_mib == 40 * GIB
+
+
+@in_virtual_time
+async def test_a_split_model_reserves_all_that_it_takes(machine, tmp_path):
+    _, card = machine
+    async with SharedHouse(
+        card, tmp_path, model("a", 10, size_mib=30 * GIB), resident="a"
+    ) as house:
+        await sleep_until(6.0)
+        (resident,) = house.gpu_status["residents"]
+        assert resident["reserved_mib"] == 30 * GIB
+
+
+@in_virtual_time
+async def test_a_model_server_elsewhere_has_its_own_memory(tmp_path):
+    """A laptop with an APU before an Ollama on another machine: what that loads is not seen in the
+    memory here, so nothing is refused or kept waiting for it.
+    """
+    card = Apu(tmp_path, 62.5 * GIB_BYTES)
+    async with SharedHouse(
+        card,
+        tmp_path,
+        model("a", 130),
+        model("b", 20),
+        settings=sized(a=130, b=20),
+        capacity_mib=None,
+        url="http://gpu-box:11434",
+    ) as house:
+        house.machine.taken_mib = list
+        await sleep_until(1.0)
+        await house.answer("b")
+        await house.answer("a")
+        assert house.orders() == ["load b:latest", "unload b:latest", "load a:latest"]
+        assert house.gpu_status["unified_memory"] is False
+
+
+@in_virtual_time
+async def test_a_model_server_in_a_container_is_here_once_its_memory_is_seen(tmp_path):
+    card = Apu(tmp_path, 62.5 * GIB_BYTES)
+    async with SharedHouse(
+        card, tmp_path, model("a", 20), resident="a", url="http://ollama:11434"
+    ) as house:
+        await sleep_until(6.0)
+        assert house.gpu_status["unified_memory"] is True
+
+
+MODELS = (
+    model("a", 20, load_s=4.0),
+    model("b", 35, load_s=8.0),
+    model("c", 50, load_s=12.0),
+    model("d", 15, file_mib=14 * GIB),  # its need is not known before its first load
+)
+EVENING_S = 600.0
+SEEDS = range(3)
+
+
+async def evening(house: SharedHouse, seed: int) -> None:
+    """Callers ask for four models; other programs take memory, from a browser's to a game's, and
+    give it back, at any moment.
+    """
+    rng = Random(seed)
+    callers = asyncio.create_task(ask(house, rng))
+    while house.now < EVENING_S:
+        await sleep_until(house.now + rng.choice((0.3, 2.0, 7.0, 30.0, 60.0)))
+        house.machine.foreign_mib = rng.choice((0.0, 2.0, 10.0, 30.0, 60.0, 80.0, 100.0)) * GIB
+    house.machine.foreign_mib = 0.0
+    await callers
+
+
+async def ask(house: SharedHouse, rng: Random) -> None:
+    async with asyncio.TaskGroup() as requests:
+        while house.now < EVENING_S:
+            await sleep_until(house.now + rng.expovariate(1 / 6.0))
+            with suppress(QueueFull):
+                ticket = house.submit(rng.choice("abcd"), service_s=rng.choice((1.0, 5.0)))
+                requests.create_task(answered_or_told(ticket))
+
+
+async def answered_or_told(ticket: Ticket) -> None:
+    with suppress(CardTaken):
+        assert text_of(await body_of(ticket)) == FULL_TEXT
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@in_virtual_time
+async def test_no_model_is_loaded_into_swap_whatever_others_take(machine, tmp_path, seed):
+    _, card = machine
+    settings = sized(a=20, b=35, c=50)
+    async with SharedHouse(card, tmp_path, *MODELS, settings=settings) as house:
+        await evening(house, seed)
+        loads = [order for order in house.orders() if order.startswith("load")]
+        answered = [each for each in house.events.of(ItemEnded) if not each.reason]
+        assert (len(loads) > 12, len(answered) > 30) == (True, True)
+
+
+class AsACard(SharedMachine):
+    """The same memory, taken for a card's own."""
+
+    async def read(self) -> GpuReading:
+        return replace(await super().read(), unified=False, gpu_used_mib=None)
+
+
+@in_virtual_time
+async def test_taken_for_a_cards_own_memory_it_would_be_loaded_into_swap(driver, tmp_path):
+    """What the evenings above are judged by can tell."""
+    house = SharedHouse(
+        Gb10(driver), tmp_path, *MODELS, settings=sized(a=20, b=35, c=50), machine=AsACard
+    )
+    await house.__aenter__()
+    await evening(house, 1)
+    await house.gateway.stop(0.0)
+    assert any("no room" in broken for broken in house.ollama.gpu.violations)

@@ -274,7 +274,12 @@ class Shell:
         return self.tell(inputs.Loaded(model=self.loading.pop().model, vram_mib=vram_mib))
 
     def load_failed(
-        self, *, permanent: bool = False, unlisted: bool = False, left_alone_s: float = 0.0
+        self,
+        *,
+        permanent: bool = False,
+        unlisted: bool = False,
+        left_alone_s: float = 0.0,
+        short: bool = False,
     ) -> list[str]:
         return self.tell(
             inputs.LoadFailed(
@@ -282,6 +287,7 @@ class Shell:
                 permanent=permanent,
                 unlisted=unlisted,
                 left_alone_s=left_alone_s,
+                short=short,
             )
         )
 

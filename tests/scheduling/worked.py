@@ -239,6 +239,7 @@ _STEPS: dict[str, Callable[..., object]] = {
     "keeps_failing": lambda shell, pause_s: shell.load_failed(
         permanent=True, left_alone_s=float(pause_s)
     ),
+    "short": lambda shell: shell.load_failed(short=True),
     "cut_failed": lambda shell: shell.load_cut(clean=False),
     "idle": _idle,
     "serve": _serve,
@@ -283,6 +284,13 @@ _FACTS: dict[str, Callable[..., Input]] = {
     "task": lambda task, due_at: inputs.Scheduled(task_type=task, due_at=float(due_at)),
     "sample": lambda mib, foreign="0": inputs.GpuSampled(
         capacity_mib=None if mib == "-" else float(mib), foreign_mib=float(foreign)
+    ),
+    "unified": lambda gib, foreign="0": inputs.GpuSampled(
+        capacity_mib=float(gib) * 1024.0, foreign_mib=float(foreign) * 1024.0, unified=True
+    ),
+    "files": lambda *sized: inputs.ModelsListed(
+        names=frozenset(one.partition(":")[0] for one in sized),
+        file_mib={one.partition(":")[0]: float(one.partition(":")[2]) * 1024.0 for one in sized},
     ),
     "listed": lambda *names: inputs.ModelsListed(names=frozenset(names)),
     "elastic": lambda model, spill_s, *others: inputs.ModelsListed(

@@ -25,7 +25,8 @@ class FakeModel:
         until its memory is free. vram_mib: what it takes of the GPU; smaller than `size_mib` means
         that the rest is on the CPU. parallel: generations at a time. embedding_only: it knows no
         `/api/generate` and no `/api/chat`. capabilities: what the server says that it can do; None
-        where it does not say. digest: what it is listed with in place of one of its own.
+        where it does not say. file_mib: what its weights take on the disk; None where the list does
+        not say. digest: what it is listed with in place of one of its own.
         remote_host: where it runs, if not here.
     """
 
@@ -38,6 +39,7 @@ class FakeModel:
     context_tokens: int = 4096
     embedding_only: bool = False
     capabilities: frozenset[str] | None = None
+    file_mib: float | None = None
     digest: str = ""
     remote_host: str = ""
 

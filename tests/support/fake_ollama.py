@@ -383,6 +383,7 @@ class FakeOllama(OllamaTraits):
                 digest=model.digest or f"digest-{self.pulled}-of-{name}",
                 remote_host=model.remote_host,
                 capabilities=model.capabilities if self.lists_capabilities else None,
+                file_mib=model.file_mib,
             )
             for name, model in self.gpu.models.items()
             if self._has(name)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from math import inf
 
 from hearth.scheduling.actions import Action, Dispatch, Fail, Load, Stop, Unload
@@ -214,10 +215,10 @@ class DecisionChecker:
             return
         if self.device.leases.taken:
             _require(not to_go(self.device), f"{model} is loaded before leases have their memory")
-            _require(
-                not residency.is_leased(residency.residents[model].reserved_mib),
-                f"{model} is loaded into leased room",
-            )
+        _require(
+            not residency.has_no_room(model, residency.residents[model].reserved_mib),
+            f"{model} is loaded into leased room, or into swap",
+        )
         others = [
             resident
             for name, resident in residency.residents.items()
@@ -269,12 +270,13 @@ class DecisionChecker:
         """If nothing runs, nothing moves and something waits, then there must be a named reason."""
         device = self.device
         gateway = self.gateway
+        lines = [line for lines in gateway.waiting.lines for line in lines.values()]
         able = {
             entry.item.model
-            for entry in gateway.waiting.all_entries()
-            if not (gateway.paused and entry.external)
-            and device.can_serve(entry.wanted_model)
-            and not device.is_barred_to(entry)
+            for line in lines
+            # whoever stands behind one that is barred waits with it
+            for entry in takewhile(lambda each: not device.is_barred_to(each), line)
+            if not (gateway.paused and entry.external) and device.can_serve(entry.wanted_model)
         }
         if (
             not able

@@ -258,7 +258,8 @@ class SwapCompleted(Event):
 
 
 class LoadCut(Event):
-    """A load for an external request was ended, since an internal request needs another model.
+    """A load was ended before its model was in memory: for an internal request that needs another
+    one, for a lease, or before it began, since unified memory was no longer free.
     Fields: `from_models`: evicted for it; `to_model`; `swap_s`: time spent; `clean`: within two
     seconds it was gone, and its memory back as far as that is read.
     """

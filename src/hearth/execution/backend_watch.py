@@ -369,9 +369,14 @@ class BackendWatch:
         """All names, and what their engines do with them."""
         installed = self._installed or {}
         names = frozenset(installed) | self._unlisted()
+        file_mib = {
+            name: model.file_mib for name, model in installed.items() if model.file_mib is not None
+        }
         if self._engines.is_plain and self._engines.loads_on_request:
             saves = self._engines.first.engine.saves
-            return ModelsListed(names=names, saving=frozenset(filter(saves, names)))
+            return ModelsListed(
+                names=names, saving=frozenset(filter(saves, names)), file_mib=file_mib
+            )
         of = {name: self._engines.of(name) for name in names}
         return ModelsListed(
             names=names,
@@ -379,6 +384,7 @@ class BackendWatch:
             off_card=frozenset(name for name in names if not of[name].on_card),
             whole_loads=frozenset(name for name in names if not of[name].loads_can_be_cut),
             saving=frozenset(name for name in names if of[name].saves(name)),
+            file_mib=file_mib,
             spills={
                 name: spill_s
                 for name in names

@@ -240,7 +240,12 @@ class EngineWatch:
         if not (appeared or vanished):
             return
         loaded = tuple(
-            Loaded(model=name, vram_mib=seen[name].vram_mib or None, embeds=seen[name].embeds)
+            Loaded(
+                model=name,
+                vram_mib=seen[name].vram_mib or None,
+                size_mib=seen[name].size_mib or None,
+                embeds=seen[name].embeds,
+            )
             for name in appeared
         )
         self._post(

@@ -89,6 +89,8 @@ class GpuTracker:
         self._readings = "off"
         self._reading = GpuReading()
         self._card = GpuReading()
+        self.is_unified = False
+        """Models are in main memory, which is the card's as well."""
         self.readings_taken = 0
         self.awaits_reading = False
         self.use = CardUse()
@@ -133,7 +135,9 @@ class GpuTracker:
 
     @property
     def free_mib(self) -> float | None:
-        """Memory of the card that nobody has by the last reading; None for unknown."""
+        """Memory of the card that nobody has by the last reading, of unified memory what models may
+        have of that; None for unknown.
+        """
         card = self._card
         if card.total_mib is None or card.used_mib is None:
             return None
@@ -145,19 +149,6 @@ class GpuTracker:
         lost.
         """
         return self._readings
-
-    @property
-    def is_unified(self) -> bool:
-        """The card's memory is main memory."""
-        return self._reading.unified
-
-    @property
-    def unified_free_mib(self) -> float | None:
-        """Main memory that a model may have now, where it is the card's too; else None."""
-        card = self._card
-        if not card.unified or card.total_mib is None or card.used_mib is None:
-            return None
-        return card.total_mib - card.used_mib
 
     def footprint_mib(self, model: ResidentModel) -> float:
         """What a model takes of the card's memory, of which unified memory has no other kind."""
@@ -226,13 +217,14 @@ class GpuTracker:
     def record_reading(
         self, reading: GpuReading, use: CardUse, card: GpuReading | None = None
     ) -> None:
-        """What the card says now, and who has its memory. `card`: the same in numbers of what
-        models may have (`as_card`), where these are others.
+        """What the card says now, and who has its memory. `card`: where models are in unified
+        memory, the same in numbers of what they may have (`as_card`).
         """
         self._readings = "ok"
         self.awaits_reading = False
         self._reading = reading
         self._card = card or reading
+        self.is_unified = card is not None
         self.use = use
         self.readings_taken += 1
         self.changes.note()
@@ -248,8 +240,7 @@ class GpuTracker:
         """The card says nothing: old numbers are not kept, they would pass for new ones."""
         self.awaits_reading = False
         self._readings = "lost" if self._readings in {"ok", "lost"} else "unknown"
-        known = self._reading
-        self._reading = GpuReading(name=known.name, uuid=known.uuid, unified=known.unified)
+        self._reading = GpuReading(name=self._reading.name, uuid=self._reading.uuid)
         self._card = self._reading
         self.use = CardUse()
         self.changes.note()
@@ -306,7 +297,7 @@ class GpuTracker:
             "offloaded_models": sorted(self._offloaded & self._used_at.keys()),
             "readings": self._readings,
             "device": card.name or None,
-            "unified_memory": card.unified,
+            "unified_memory": self.is_unified,
             **{name: value and round(value, 1) for name, value in numbers.items()},
             "throttled": None if reasons is None else bool(reasons),
             "throttle_reasons": None if reasons is None else list(reasons),

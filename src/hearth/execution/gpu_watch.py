@@ -109,7 +109,9 @@ class GpuWatch:
             self._shared.learn(card, resident, now)
         else:
             self._shared = _Shared(self._engines)
-        self._runtime.tracker.record_reading(reading, self._shared.use, card)
+        self._runtime.tracker.record_reading(
+            reading, self._shared.use, card if self._shared.unified else None
+        )
         if reading.temperature_c is not None:
             self._heat(reading.temperature_c)
         self._report()
@@ -187,13 +189,21 @@ class _Shared:
         self._changed_at = -RELEASE_S
         self._named: set[str] = set()  # patterns of processes that the driver has named
         self._is_certain = True
+        self._was_seen = False  # a model of theirs was in this memory
 
     def is_theirs(self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
-        """Can this be the card of the model server's models? On this machine there is no other
-        memory than unified memory.
+        """Can this be the memory of the model server's models? On this machine there is no other
+        than unified memory. A model server at another address is in a container, or elsewhere:
+        where the driver says what all programs hold, it shows whether its models are here.
         """
-        is_ours = reading.unified and self._engines.on_this_machine
-        return is_ours or holds_models(reading, resident)
+        if not reading.unified:
+            return holds_models(reading, resident)
+        if self._engines.on_this_machine:
+            return True
+        if resident:
+            self._was_seen = holds_models(reading, resident)
+            return self._was_seen
+        return self._was_seen or reading.gpu_used_mib is None
 
     def learn(
         self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None, now: float
@@ -304,12 +314,10 @@ def holds_models(reading: GpuReading, resident: tuple[ResidentModel, ...] | None
     """Can this be the one card of the model server's models? Not where they take more than is in
     use: it has others, or is elsewhere.
     """
-    if reading.used_mib is None or not resident:
+    used_mib = reading.on_gpu_mib
+    if used_mib is None or not resident:
         return True
-    return (
-        sum(model.vram_mib for model in resident)
-        <= reading.used_mib + reading.reserved_mib + SLACK_MIB
-    )
+    return sum(model.vram_mib for model in resident) <= used_mib + reading.reserved_mib + SLACK_MIB
 
 
 def foreign_memory_mib(
@@ -320,20 +328,33 @@ def foreign_memory_mib(
 
     What the model server uses is what its processes hold, where the driver lists and names them,
     else what it says itself: less than it really takes by some hundred MiB per model, which errs on
-    the safe side. Of unified memory they hold no more than all programs of the GPU do: pages of a
-    model's file do not count as used, whatever it says.
+    the safe side.
     """
     if reading.used_mib is None:
         return None
     own_mib = own_memory_mib(reading, processes)
-    if own_mib is not None:
-        return max(0.0, reading.used_mib - own_mib)
-    if resident is None:
-        return None
-    own_mib = sum(model.vram_mib for model in resident)
-    if reading.gpu_used_mib is not None:
-        own_mib = min(own_mib, reading.gpu_used_mib)
-    return max(0.0, reading.used_mib - own_mib)
+    if reading.unified:
+        own_mib = _own_unified_mib(reading, resident, own_mib)
+    elif own_mib is None and resident is not None:
+        own_mib = sum(model.vram_mib for model in resident)
+    return None if own_mib is None else max(0.0, reading.used_mib - own_mib)
+
+
+def _own_unified_mib(
+    reading: GpuReading, resident: tuple[ResidentModel, ...] | None, held_mib: float | None
+) -> float | None:
+    """The least that can be true, since what is not the model server's is others': what it holds by
+    the driver (`held_mib`), else what all programs do; and what it says of its models.
+
+    A model that computes on mapped pages of its file does not have them of what is used: Linux
+    counts them as free, and the driver as nobody's.
+    """
+    says_all = resident is not None and all(model.size_mib for model in resident)
+    if resident is None or (held_mib is not None and not says_all):
+        return held_mib
+    said_mib = sum(model.size_mib for model in resident)
+    most_mib = reading.gpu_used_mib if held_mib is None else held_mib
+    return said_mib if most_mib is None else min(said_mib, most_mib)
 
 
 def own_memory_mib(reading: GpuReading, processes: re.Pattern[str]) -> float | None:

@@ -39,7 +39,7 @@ from hearth.errors import (
     SwapTimedOut,
 )
 from hearth.execution.backend_watch import BackendWatch
-from hearth.execution.gpu_watch import unclaimed_mib
+from hearth.execution.gpu_watch import NEWS_MIB, unclaimed_mib
 from hearth.execution.runtime import Runtime
 from hearth.execution.tasks import cancel_all
 from hearth.scheduling.inputs import (
@@ -64,6 +64,8 @@ CARD_POLL_S = 0.05
 """How often to look for a reading of the card that was asked for; it takes some milliseconds."""
 POLL_S = 0.25
 """The engine looks no more often itself, so looking more often shows nothing sooner."""
+FREED_S = 5.0
+"""How long after an unload its memory may take to be seen free."""
 LOOK_S = 5.0
 """How often a load is looked at for progress; the GPU is not read more often by default."""
 GROWTH_MIB = 256.0
@@ -206,6 +208,10 @@ class Swapper:
             self._post(broken)
 
     async def _load(self, model: str) -> None:
+        self._before = MemoryInUse()
+        if not await self._fits_now(model):
+            self._post(LoadFailed(model=model, short=True))
+            return
         try:
             await self._watched_load(model)
             resident = await self._find(model)
@@ -225,7 +231,35 @@ class Swapper:
             return
         self._errors.pop(model, None)
         self._loaded[model] = resident
-        self._post(Loaded(model=model, vram_mib=resident.vram_mib or None, embeds=resident.embeds))
+        self._post(
+            Loaded(
+                model=model,
+                vram_mib=resident.vram_mib or None,
+                size_mib=resident.size_mib or None,
+                embeds=resident.embeds,
+            )
+        )
+
+    async def _fits_now(self, model: str) -> bool:
+        """Is enough memory free at this moment, where a model for which it is not would go into
+        swap? What was unloaded for it may not be back yet.
+        """
+        tracker = self._runtime.tracker
+        resident = self._runtime.view.residents.get(model)
+        if resident is None or not tracker.is_unified:
+            return True
+        need_mib = self._runtime.view.least_need_mib(model, resident.task_type)
+        if need_mib is None:
+            return True
+        deadline = _now() + FREED_S
+        while True:
+            await self._read_card(deadline)
+            free_mib = tracker.free_mib
+            if free_mib is None or need_mib <= free_mib + NEWS_MIB:
+                return True
+            if _now() >= deadline:
+                return False
+            await asyncio.sleep(CARD_POLL_S)
 
     async def _watched_load(self, model: str) -> None:
         """Load a model, or give it up once it shows no progress.
@@ -313,6 +347,13 @@ class Swapper:
 
     async def _memory_in_use(self, model: str, until: float) -> MemoryInUse:
         """From now on, not as last read; what the card has not said by `until` is unknown."""
+        card_mib = None
+        if await self._read_card(until):
+            card_mib = unclaimed_mib(self._runtime.tracker.reading, self._engines.processes)
+        return MemoryInUse(card_mib, await self._engines.of(model).memory_mib())
+
+    async def _read_card(self, until: float) -> bool:
+        """Have the card read now. False: it has not answered by then, or is not read."""
         tracker = self._runtime.tracker
         known = tracker.readings_taken
         while (
@@ -322,10 +363,7 @@ class Swapper:
         ):
             self._runtime.card_beat.ring()
             await asyncio.sleep(CARD_POLL_S)
-        card_mib = None
-        if tracker.readings_taken != known:
-            card_mib = unclaimed_mib(tracker.reading, self._engines.processes)
-        return MemoryInUse(card_mib, await self._engines.of(model).memory_mib())
+        return tracker.readings_taken != known
 
     async def _gone(self, model: str) -> None:
         """Raises LoadError: it is still listed after the time that an unload may take."""

@@ -342,7 +342,8 @@ _ALL = (
     _counter("hearth_swap_failures_total", "Failed loads.", "to_model", "reason"),
     _counter(
         "hearth_loads_cut_total",
-        "Loads that were ended because an internal request needed another model.",
+        "Loads that were ended before their model was in memory: for more urgent requests, leases,"
+        " or for want of unified memory.",
         "to_model",
         on=LoadCut,
     ),

@@ -142,8 +142,9 @@ class Effects:
                 self._silent.discard(model)
                 self._watch.look_soon()
                 self._loaded(model, now, vram_mib)
-            case inputs.LoadFailed(model=model):
-                self._load_failed(model, now)
+            case inputs.LoadFailed(model=model, short=short):
+                end_load = self._load_not_begun if short else self._load_failed
+                end_load(model, now)
             case inputs.Unloaded(model=model):
                 self._tracker.record_unloaded(model)
             case inputs.UnloadFailed(model=model):
@@ -396,6 +397,9 @@ class Effects:
         )
         self._emit(failed)
 
+    def _load_not_begun(self, model: str, now: float) -> None:
+        self._load_cut(model, now, clean=True)
+
     def _load_cut(self, model: str, now: float, *, clean: bool) -> None:
         swap = self._take_swap(model)
         if swap is None:
@@ -461,7 +465,9 @@ class Effects:
             case "expired":
                 return WaitExpired()
             case "card_taken":
-                return CardTaken(retry_after_s=self._lease_ends_in_s())
+                other = f"other programs have the memory that model '{model}' needs"
+                message = other if self._tracker.is_unified else ""
+                return CardTaken(message, retry_after_s=self._lease_ends_in_s())
             case "attempts_exhausted":
                 return work.attempt.error or BackendError()
 
@@ -473,10 +479,15 @@ class Effects:
 
     def _why_never(self, model: str, task_type: str | None) -> str:
         task = f" for {task_type}" if task_type in self._view.settings.gpu.task_vram_gb else ""
-        needed_gib = (self._view.need_mib(model, task_type) or 0.0) / MIB_PER_GB
+        needed_gib = (self._view.least_need_mib(model, task_type) or 0.0) / MIB_PER_GB
         capacity_gib = (self._view.capacity_mib or 0.0) / MIB_PER_GB
         held_gib = self._view.held_mib() / MIB_PER_GB
         held = f", of which models that stay take {held_gib:.1f} GiB" if held_gib else ""
+        if self._tracker.is_unified:
+            return (
+                f"model '{model}' needs {needed_gib:.1f} GiB{task}, and models may have"
+                f" {capacity_gib:.1f} GiB of the memory that the GPU shares{held}"
+            )
         return (
             f"model '{model}' needs {needed_gib:.1f} GiB of GPU memory{task}, the GPU has"
             f" {capacity_gib:.1f} GiB{held}"

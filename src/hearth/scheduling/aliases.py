@@ -140,7 +140,7 @@ class Binding:
     def _sifted(self, choices: tuple[str, ...], task_type: str | None) -> tuple[str, ...]:
         """Those that can be loaded; of these the ones that did not fail, if there are any."""
         there = self._loadable(choices, task_type)
-        if self._device.leases.taken:
+        if self._device.residency.keeps_out:
             barred = [each for each in there if self._device.is_barred(each, task_type)]
             there = [each for each in there if each not in barred] or there
         trusted = [model for model in there if self._is_trusted(model)]

@@ -134,7 +134,7 @@ class Scheduler:
         if self.gateway.waiting.unbound:
             bind_waiting(device, now)
             arrange(device)
-        actions = clearing.given_up(device, now) if device.leases.taken else []
+        actions = clearing.given_up(device, now) if device.residency.keeps_out else []
         placement = Placement(device, now)
         placement.clear_for_leases()
         if device.at_rest:

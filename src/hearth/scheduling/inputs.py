@@ -125,6 +125,7 @@ class Loaded(OfDevice):
 
     model: str
     vram_mib: float | None = None  # what it occupies, None where unknown
+    size_mib: float | None = None  # the same with what is not on the card
     embeds: bool = False  # it seems to be made for embeddings alone
 
 
@@ -143,6 +144,7 @@ class LoadFailed(OfDevice):
     permanent: bool = False  # trying once more cannot help (not installed, timed out)
     unlisted: bool = False  # the model server reported it as loaded, and does not list it
     left_alone_s: float = 0.0  # for so long it is not loaded again, and not waited for
+    short: bool = False  # it was not begun: less unified memory was free than it needs
 
 
 @value
@@ -294,6 +296,8 @@ class ModelsListed(OfDevice):
     off_card: frozenset[str] = frozenset()  # they take no memory of the card
     whole_loads: frozenset[str] = frozenset()  # their load cannot be cut
     saving: frozenset[str] = frozenset()  # their conversations outlive an unload
+    # what the weights of those take whose files are known: the least that they need
+    file_mib: Mapping[str, float] = field(default_factory=dict)
     # models of elastic engines: seconds that a request of an alias waits for others before one of
     # these
     spills: Mapping[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ class Listing:
 
     Attributes:
         names: all that are listed; None before the first list.
-        staying, off_card, whole_loads, saving, spills: as in `ModelsListed`.
+        staying, off_card, whole_loads, saving, file_mib, spills: as in `ModelsListed`.
         away: since when the engine of each has not answered, while others do.
         is_plain: every model is loaded into the memory of the card, by an engine that answers.
     """
@@ -25,6 +25,7 @@ class Listing:
     off_card: frozenset[str] = frozenset()
     whole_loads: frozenset[str] = frozenset()
     saving: frozenset[str] = frozenset()
+    file_mib: Mapping[str, float] = field(default_factory=dict)
     spills: Mapping[str, float] = field(default_factory=dict)
     away: Mapping[str, float] = field(default_factory=dict)
     is_plain: bool = True
@@ -39,6 +40,7 @@ class Listing:
         self.names = fact.names
         self.whole_loads = fact.whole_loads
         self.saving = fact.saving
+        self.file_mib = fact.file_mib
         self.spills = fact.spills
         self._judge()
 

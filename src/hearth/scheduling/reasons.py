@@ -27,7 +27,8 @@ def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa:
     if entry.external and gateway.paused:
         return {"kind": "paused"}
     if _is_kept_out(device, entry):
-        return {"kind": "lease", "model": entry.wanted_model, "until": device.leases.until}
+        kind = "lease" if device.leases.taken else "memory"
+        return {"kind": kind, "model": entry.wanted_model, "until": device.leases.until}
     # it could still run when an announced internal task is due
     held = device.held_for(entry, now)
     if held is not None:

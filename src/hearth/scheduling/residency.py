@@ -141,12 +141,14 @@ class Residency:
         self._vacated: tuple[str, ...] = ()
         self._cleared_s = 0.0
         self._learned_mib: dict[str, float] = {}
+        self._whole_mib: dict[str, float] = {}  # the same with what is not on the card
         self._alone: set[str] = set()
         self._sampled_mib: float | None = None
         # of the card and of what others held, when that was last known
         self._last_mib: float | None = None
         self._last_foreign_mib = 0.0
         self._foreign_mib = 0.0
+        self._unified = False
 
     def copied(self, estimates: Estimates, waiting: WaitingRoom) -> Residency:
         """The same memory for a forecast, down to what runs."""
@@ -197,18 +199,26 @@ class Residency:
         self.swap = None
         self._uses.clear()
         self._learned_mib.clear()
+        self._whole_mib.clear()
         self._alone.clear()
         self._vacated = ()
         self._cleared_s = 0.0
 
-    def sample(self, capacity_mib: float | None, foreign_mib: float = 0.0) -> None:
-        """Remember what the GPU reports of its size, and what others hold of it."""
+    def sample(
+        self, capacity_mib: float | None, foreign_mib: float = 0.0, *, unified: bool = False
+    ) -> None:
+        """Remember what the GPU reports of its size, what others hold of it, and whether it is main
+        memory.
+        """
         self._sampled_mib = capacity_mib
         self._foreign_mib = max(0.0, foreign_mib)
         if capacity_mib is not None:
             self._last_mib = capacity_mib
             self._last_foreign_mib = self._foreign_mib
             self.leases.base_mib = min(self.leases.base_mib, self._foreign_mib)
+        if unified is not self._unified:
+            self._unified = unified
+            self.mark()
 
     def take_lease(self, lease: LeaseTaken) -> None:
         self.leases.take(lease, self._held_by_others_mib)
@@ -222,12 +232,17 @@ class Residency:
     @property
     def capacity_mib(self) -> float | None:
         """VRAM to share out: configured, else sampled, else None for unknown; infinite without a
-        GPU.
+        GPU. Unified memory is never more than sampled.
         """
         configured_gb = self._settings.gpu.vram_gb
         if configured_gb is None:
             return self._sampled_mib
-        return inf if configured_gb == 0 else configured_gb * MIB_PER_GB
+        if configured_gb == 0:
+            return inf
+        configured_mib = configured_gb * MIB_PER_GB
+        if not self._unified or self._sampled_mib is None:
+            return configured_mib
+        return min(configured_mib, self._sampled_mib)
 
     @property
     def left_mib(self) -> float | None:
@@ -243,7 +258,12 @@ class Residency:
             others_mib = max(self._held_by_others_mib, self.leases.others_mib)
             if capacity is None or others_mib == inf:
                 return 0.0
-        return None if capacity is None else max(0.0, capacity - others_mib)
+        if capacity is None:
+            return None
+        if self._unified and self._sampled_mib is not None and capacity < self._sampled_mib:
+            # what the owner keeps from models is there for others
+            others_mib = max(0.0, others_mib - (self._sampled_mib - capacity))
+        return max(0.0, capacity - others_mib)
 
     @property
     def room_mib(self) -> float | None:
@@ -255,12 +275,23 @@ class Residency:
             return left
         return max(0.0, left - self.held_mib())
 
-    def is_leased(self, need_mib: float | None) -> bool:
-        """Do leases take the room that a model of this need (None: unknown) would have?"""
-        if not self.leases.taken:
+    @property
+    def keeps_out(self) -> bool:
+        """What has no room may not come, not even alone: others are to have the memory, or it would
+        go into swap.
+        """
+        return self._unified or bool(self.leases.taken)
+
+    def has_no_room(self, model: str, need_mib: float | None) -> bool:
+        """Is a model of this need (None: unknown) kept out, whatever else goes?"""
+        if not self.keeps_out:
             return False
-        room = self.room_mib or 0.0
-        return room != inf and (need_mib is None or need_mib > room)
+        room = self.room_mib
+        if room is None or room == inf:
+            return False
+        if need_mib is None and not self.leases.taken:
+            need_mib = self.listing.file_mib.get(model.lower(), 0.0)
+        return need_mib is None or need_mib > room
 
     def held_mib(self) -> float:
         """Reserved for what may not go."""
@@ -286,19 +317,28 @@ class Residency:
         gb = self._settings.gpu.task_vram_gb.get(task_type) if task_type is not None else None
         if gb is None and model in self._settings.models:
             gb = self._settings.models[model].vram_gb
-        known = self._learned_mib.get(model) if gb is None else gb * MIB_PER_GB
+        learned = self._whole_mib if self._unified else self._learned_mib
+        known = learned.get(model) if gb is None else gb * MIB_PER_GB
         return 0.0 if known is None and listing.staying and listing.stays(model) else known
+
+    def least_need_mib(self, model: str, task_type: str | None = None) -> float | None:
+        """What it needs, or at least: of one whose need is unknown, what its weights take; None
+        where that is unknown, too.
+        """
+        need = self.need_mib(model, task_type)
+        return self.listing.file_mib.get(model.lower()) if need is None else need
 
     def never_fits(self, model: str, task_type: str | None = None) -> bool:
         """It needs more than the owner has configured, less what stays, so that no eviction can
         help.
 
-        What a GPU reports of itself refuses nobody: where its memory falls short, now or ever, the
-        model is loaded alone and split.
+        What a GPU reports of its own memory refuses nobody: where that falls short, now or ever,
+        the model is loaded alone and split. In unified memory it would go into swap.
         """
-        if self._settings.gpu.vram_gb is None:
+        if self._settings.gpu.vram_gb is None and not self._unified:
             return False
-        need = self.need_mib(model, task_type)
+        find_need = self.least_need_mib if self._unified else self.need_mib
+        need = find_need(model, task_type)
         capacity = self.capacity_mib
         if need is None or capacity is None:
             return False
@@ -457,7 +497,13 @@ class Residency:
         return [each.model for each in self.residents.values() if each.phase == phase]
 
     def loaded(
-        self, model: str, now: float, vram_mib: float | None, *, embeds: bool = False
+        self,
+        model: str,
+        now: float,
+        vram_mib: float | None,
+        size_mib: float | None = None,
+        *,
+        embeds: bool = False,
     ) -> Swap | None:
         """The model is ready.
 
@@ -465,6 +511,8 @@ class Residency:
         """
         if vram_mib:
             self._learned_mib[model] = vram_mib
+        if whole_mib := size_mib or vram_mib:
+            self._whole_mib[model] = whole_mib
         swap = self.swap if self.loading == model else None
         known = self.residents.get(model)
         if known is not None:
@@ -581,7 +629,7 @@ class Evictions:
         if listing.off_card and listing.is_off_card(model):
             return ()
         need = residency.need_mib(model, task_type)
-        if model in residency.residents or residency.is_alone(model):
+        if need is None or model in residency.residents:
             return self._search(model, need)
         if need not in self._found:
             self._found[need] = self._search(model, need)
@@ -596,9 +644,9 @@ class Evictions:
         others = [each for each in residents.values() if each.may_go and each.model != model]
         leaving = [resident for resident in others if resident.model not in self._keep]
         if room is None or need is None or need > room or any_unknown(others):
-            # Nothing can be reckoned, so it comes when it is alone; where leases take its room, not
-            # even then.
-            all_may_go = len(leaving) == len(others) and not residency.is_leased(need)
+            # Nothing can be reckoned, so it comes when it is alone; where what has no room is kept
+            # out, not even then.
+            all_may_go = len(leaving) == len(others) and not residency.has_no_room(model, need)
             return tuple(sorted([each.model for each in leaving])) if all_may_go else None
         missing = need - (room - freed_mib(others))
         if missing <= 0:

@@ -287,7 +287,7 @@ class DeviceState:
     @property
     def is_plain(self) -> bool:
         """Every model can be brought into the memory of the card now."""
-        return self.listing.is_plain and not self.residency.leases.taken
+        return self.listing.is_plain and not self.residency.keeps_out
 
     def has(self, model: str) -> bool:
         """Whether a model server may have this model."""
@@ -299,7 +299,7 @@ class DeviceState:
 
     def can_serve(self, model: str | None) -> bool:
         """It is in memory, or can be brought there; None: some model. What waits for another one
-        waits for its model server, or for the end of leases.
+        waits for its model server, or for memory that other programs have.
         """
         listing = self.listing
         if self.is_plain:
@@ -319,22 +319,22 @@ class DeviceState:
         return self.listing.loads(model) and not self.is_barred_to_all(model)
 
     def is_barred(self, model: str | None, task_type: str | None = None) -> bool:
-        """Do leases keep a model (None: any that serves those who name none) from items of a task?
-        It is not in memory to stay there, and there is no room for it.
+        """Is a model (None: any that serves those who name none) kept from items of a task, for as
+        long as other programs have its memory? It is not in memory to stay there, and has no room.
         """
-        if not self.leases.taken:
+        if not self.residency.keeps_out:
             return False
         if model is None:
             home = self.home
-            return not self._stays_for_any(home) and (
-                home is None or self.is_barred(home, task_type)
-            )
+            if self._stays_for_any(home):
+                return False
+            return bool(self.leases.taken) if home is None else self.is_barred(home, task_type)
         if not self.loads(model):
             return False
         resident = self.residency.residents.get(model)
         if resident is not None and not resident.is_leaving:
             return False
-        return self.residency.is_leased(self.residency.need_mib(model, task_type))
+        return self.residency.has_no_room(model, self.residency.need_mib(model, task_type))
 
     def _stays_for_any(self, home: str | None) -> bool:
         """Is one in memory, and not on its way out, that serves those who name none?"""
@@ -347,7 +347,7 @@ class DeviceState:
 
     def is_barred_to_all(self, model: str | None) -> bool:
         """The same for items of any task, some of which may get by with less."""
-        if not self.leases.taken:
+        if not self.residency.keeps_out:
             return False
         tasks = (None, *self.gateway.settings.gpu.task_vram_gb)
         return all(self.is_barred(model, task) for task in tasks)

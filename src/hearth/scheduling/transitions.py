@@ -37,6 +37,7 @@ MIN_PAUSE_S = 0.5  # before an engine is asked again that took no more
 MAX_PAUSE_S = 16.0  # the same for one that does not say when it may: 1, 2, 4 ... seconds
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
+SHORT_RETRY_S = 5.0  # in which the memory is read again, and others may have given theirs back
 SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
 _EXTERNAL_LANE = Lane.EXTERNAL
 """A member of an enumeration, looked up once: in Python 3.11 that costs as much as a call."""
@@ -94,7 +95,7 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
             for come in appeared:
                 _loaded(device, come, now)
         case inputs.GpuSampled(capacity_mib=capacity_mib, foreign_mib=foreign_mib):
-            device.residency.sample(capacity_mib, foreign_mib)
+            device.residency.sample(capacity_mib, foreign_mib, unified=fact.unified)
         case inputs.LeaseTaken():
             _leased(device, fact)
         case inputs.LeaseEnded(id=lease_id):
@@ -485,7 +486,7 @@ def _drop(gateway: GatewayState, sequence: Sequence) -> list[Action]:
 
 def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
     model = fact.model
-    swap = device.residency.loaded(model, now, fact.vram_mib, embeds=fact.embeds)
+    swap = device.residency.loaded(model, now, fact.vram_mib, fact.size_mib, embeds=fact.embeds)
     if swap is None:
         return
     device.residency.residents[model].waiting_at_load = device.gateway.waiting.wants(model)
@@ -511,6 +512,9 @@ def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> li
     if swap is None:
         return []
     _load_ended(device, 0.0)
+    if fact.short:
+        device.not_before[model] = now + SHORT_RETRY_S
+        return []
     if fact.unlisted:
         device.residency.keep_alone(model)
     if swap.why == "home":

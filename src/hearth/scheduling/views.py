@@ -52,6 +52,7 @@ class StatusView:
         self.is_there = device.is_there
         self.loads = device.loads
         self.need_mib = device.residency.need_mib
+        self.least_need_mib = device.residency.least_need_mib
         self.held_mib = device.residency.held_mib
         self.never_fits = device.never_fits
         self.expected_swap_s = device.estimates.swap_s

@@ -107,6 +107,8 @@ function reason(why, now) {
       return "the pause to end";
     case "pinned":
       return `GPU memory: ${model} is pinned`;
+    case "memory":
+      return `memory: other programs use what ${model} needs`;
     case "handing_over":
       return "the emulator's last answers, then Ollama";
     case "stopping":

@@ -76,6 +76,7 @@ class RouterModel:
                 digest=digest,
                 capabilities=self.capabilities,
                 slots=slots_in(self.arguments) or slots,
+                file_mib=self.size_bytes / MIB or None,
             )
             for name in self.names
         ]

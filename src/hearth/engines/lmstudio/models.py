@@ -45,7 +45,11 @@ class StudioModel:
         sees = frozenset({"vision"}) if self.sees else frozenset[str]()
         capabilities = frozenset({"embedding"}) if self.embeds else _CHATS | sees
         return InstalledModel(
-            name=self.name, digest=self.digest, capabilities=capabilities, slots=self.slots
+            name=self.name,
+            digest=self.digest,
+            capabilities=capabilities,
+            slots=self.slots,
+            file_mib=self.size_bytes / MIB or None,
         )
 
     @property

@@ -442,6 +442,7 @@ def _installed(model: JsonMapping) -> InstalledModel:
         digest=_text(model, "digest"),
         remote_host=_text(model, "remote_host"),
         capabilities=_capabilities(model),
+        file_mib=_number(model, "size") / MIB or None,
     )
 
 
