@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,12 @@ from hearth.bootstrap.yielding import join_pressure
 from hearth.config.scheduler_settings import YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.events import GpuLeaseEnded, GpuLeaseTaken, YieldWatchOff
-from hearth.types import DAY_S, GpuProcess
+from hearth.types import DAY_S, GpuProcess, GpuReading
 from tests.execution.test_gpu_watch import GIB, CardHouse, FakeCard, model
 from tests.support.fake_gpu import FakeModel
 from tests.support.fields import Fields
 from tests.support.house import House, settings_with, settle
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
 
 
 def watching(watch: str = "pressure", beat_s: float = 5.0, **wanted: Any) -> Settings:
@@ -133,6 +134,40 @@ async def test_without_numbers_it_is_off_and_says_so_once(name):
         await sleep_until(3600.0)
         assert [event.reason for event in house.events.of(YieldWatchOff)] == [reason]
         assert house.leases() == []
+
+
+class Lagging(FakeCard):
+    """Shows memory as it was a second ago: after an unload it is taken for that long."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house)
+        self.seen: list[tuple[float, float]] = []
+        house.gateway.accompany("lag", self._follow)
+
+    async def _follow(self) -> None:
+        while True:
+            self.seen.append((loop_s(), sum(self.gpu.taken_mib(loop_s()))))
+            await asyncio.sleep(0.25)
+
+    async def read(self) -> GpuReading:
+        reading = await super().read()
+        recent = [mib for at, mib in self.seen if at > loop_s() - 1.5]
+        used_mib = max(recent, default=0.0) + self.foreign_mib
+        assert reading.used_mib is not None
+        return replace(reading, used_mib=max(used_mib, reading.used_mib))
+
+
+@pytest.mark.parametrize("names", [True, False])
+@in_virtual_time
+async def test_models_that_come_and_go_are_no_pressure(names):
+    models = tuple(replace(model(name, 22), load_s=4.0) for name in ("a", "b"))
+    card = {"names": names, "overhead_mib": 300.0, "foreign_mib": 500.0}
+    async with PressureHouse(models=models, card_type=Lagging, card=card) as house:
+        for n in range(40):
+            await house.answer("ab"[n % 2], service_s=0.3 + 0.7 * (n % 5))
+            await asyncio.sleep(1.9 * (n % 7))
+        assert house.leases() == []
+        assert house.events.of(GpuLeaseTaken) == []
 
 
 class Unnamed(FakeCard):
