@@ -30,7 +30,8 @@ from hearth.config.settings import (
 from hearth.events import Event
 from hearth.execution.gpu_tracker import CardUse
 from hearth.gateway import Gateway
-from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS
+from hearth.observability.families import CALLERS, DIRECTIONS, MODELS, REASONS
+from hearth.observability.metric_families import FAMILIES
 from hearth.observability.metrics import Metrics, render
 from hearth.types import Band, GpuReading, JsonDict, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
@@ -197,6 +198,12 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     (sample(ev.GpuLeaseEnded, why="owner"), "gpu_leases_ended_total", "why=owner", 1),
     (sample(ev.GpuLeaseEnded, held_s=60.0), "gpu_leased_seconds_total", "", 60),
     (sample(ev.SuspendPrepared), "suspends_total", "", 1),
+    (
+        sample(ev.ModelSlow, model="b", remedy="reload"),
+        "slow_model_remedies_total",
+        "model=b remedy=reload",
+        1,
+    ),
     (STUCK, "unload_failures_total", "model=a reason=swap_failed", 1),
     (sample(ev.BackendWentDown), "backend_outages_total", "", 1),
     (sample(ev.BackendCameUp, down_s=30.0), "backend_down_seconds_total", "", 30),

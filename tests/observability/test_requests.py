@@ -11,7 +11,7 @@ import pytest
 
 from hearth import events as ev
 from hearth.bootstrap.observers import join_latency
-from hearth.observability.metric_families import MODELS
+from hearth.observability.families import MODELS
 from hearth.observability.requests import (
     KEPT,
     PHASES,

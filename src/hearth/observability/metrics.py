@@ -42,17 +42,17 @@ from hearth.events import (
     WebhookFailed,
 )
 from hearth.events.handling import HandlingSink
-from hearth.observability.metric_families import (
+from hearth.observability.families import (
     ANY_MODEL,
     CALLERS,
     DIRECTIONS,
-    FAMILIES,
     MODELS,
     OTHER,
     REASONS,
     Family,
     LabelCap,
 )
+from hearth.observability.metric_families import FAMILIES
 from hearth.observability.requests import PHASES, seconds_of
 from hearth.scheduling.views import LANE_OF, StatusView
 from hearth.types import MIB, JsonMapping, Lane, Outcome

@@ -44,7 +44,7 @@ from hearth.events import (
     SwapStarted,
 )
 from hearth.events.handling import HandlingSink
-from hearth.observability.metric_families import ANY_MODEL, MODELS, LabelCap
+from hearth.observability.families import ANY_MODEL, MODELS, LabelCap
 from hearth.ports import EventSink
 from hearth.types import Invocation, JsonDict, Lane, LoggedSwap, Sequence, entity, frozen
 
