@@ -14,6 +14,7 @@ from typing import Any
 from hearth.api.app import HearthApp
 from hearth.config.settings import AuthSettings, GatewayConfig, KeySettings, SchedulingSettings
 from hearth.events import ItemQueued
+from hearth.ports import Documents
 from hearth.types import Headers, Lane, Priority
 from tests.support.fake_exchange import CallFault, CallRecord
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
@@ -73,6 +74,7 @@ class HttpHouse(House):
         engine: type[FakeOllama] = FakeOllama,
         expect_faults: bool = False,
         source: Path | None = None,
+        documents: Documents | None = None,
         **sections: Any,
     ) -> None:
         models = models or ("m", "allowed")
@@ -90,6 +92,7 @@ class HttpHouse(House):
             clock=clock,
             ollama=engine,
             expect_faults=expect_faults,
+            documents=documents,
         )
         self.app = HearthApp(self.gateway)
         self.background: list[asyncio.Future[Got]] = []

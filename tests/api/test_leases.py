@@ -18,12 +18,13 @@ from hearth.events import GpuLeaseEnded, GpuLeaseTaken
 from hearth.execution.gpu_leases import MAX_LEASES, LeaseSource
 from hearth.types import DAY_S
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, HttpHouse
+from tests.storage.memory import Disk
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import settle, within
 from tests.support.http import Caller, Got, drive, http_scope
 from tests.support.keys import key_of
 from tests.support.patience import in_time, until
-from tests.support.virtual_time import sleep_until
+from tests.support.virtual_time import LoopClock, sleep_until
 
 LEASES = "/llm/gpu/leases"
 GAMER_KEY = "hearth_gamer"
@@ -46,6 +47,14 @@ def empty_house() -> HttpHouse:
 in_empty_house = within(empty_house)
 
 
+def house_with_a_slow_disk() -> HttpHouse:
+    disk = Disk()
+    disk.latency_s = 1.0
+    clock = LoopClock()
+    documents = disk.tables(clock).documents
+    return HttpHouse("m", keys=(*KEYS, GAMER), clock=clock, documents=documents)
+
+
 async def take(house: HttpHouse, key: str = GAMER_KEY, **asked: Any) -> Got:
     return await house.ask("POST", LEASES, asked, key=key, **JSON)
 
@@ -64,6 +73,8 @@ class Staying:
     def __init__(self, house: HttpHouse, path: str, body: Mapping[str, Any], key: str) -> None:
         self.lines: list[dict[str, Any]] = []
         self.status = 0
+        self.may_read = asyncio.Event()
+        self.may_read.set()
         headers = (
             (b"host", b"localhost:8411"),
             (b"content-type", b"application/json"),
@@ -83,6 +94,7 @@ class Staying:
         return staying
 
     async def _take(self, message: Any) -> None:
+        await self.may_read.wait()
         self.status = message.get("status", self.status)
         self.lines += map(json.loads, message.get("body", b"").splitlines())
 
@@ -434,6 +446,41 @@ async def test_a_held_lease_ends_where_its_key_is_removed(house):
 
 
 @in_empty_house
+async def test_a_held_lease_goes_on_while_its_key_has_the_right(house):
+    holding = await Staying.of(house)
+    with_other_rights = key_of("gamer", GAMER_KEY, may_lease=True, local_only=True)
+    house.reload(auth=AuthSettings(keys=(*KEYS, with_other_rights)))
+    await settle()
+    assert not holding.ended.done()
+    house.reload(auth=AuthSettings(keys=(*KEYS, key_of("gamer", GAMER_KEY))))
+    await holding.ended
+    assert holding.lines[-1]["why"] == "owner"
+
+
+@within(house_with_a_slow_disk)
+async def test_a_held_lease_that_is_ended_before_its_answer_has_begun_says_so(house):
+    holding = await Staying.of(house, id="a-game")
+    assert (await house.ask("DELETE", f"{LEASES}/a-game", key=ADMIN_KEY)).status == 200
+    await holding.ended
+    assert (holding.status, [line["why"] for line in holding.lines]) == (200, ["owner"])
+
+
+@in_empty_house
+async def test_who_is_slow_to_hear_of_the_end_of_a_lease_does_not_end_the_next_one(house):
+    slow = await Staying.of(house, id="a-game")
+    slow.may_read.clear()
+    await house.ask("DELETE", f"{LEASES}/a-game", key=GAMER_KEY)
+    await settle()
+    next_one = await Staying.of(house, id="a-game")
+    await next_one.leave()
+    assert ends(house) == ["released", "holder_gone"]
+    await take(house, id="a-game")
+    slow.may_read.set()
+    await slow.ended
+    assert [*house.gateway.leases.leases] == ["a-game"]
+
+
+@in_empty_house
 async def test_who_holds_a_lease_is_told_that_the_gateway_stops_and_can_return_to_the_next(house):
     holding = await Staying.of(house, id="a-game")
     await take(house, id="a-film")
@@ -443,6 +490,8 @@ async def test_who_holds_a_lease_is_told_that_the_gateway_stops_and_can_return_t
     assert list(house.gateway.leases.leases) == ["a-game", "a-film"]
     for path in (LEASES, f"{LEASES}/hold"):
         assert (await house.ask("POST", path, key=GAMER_KEY)).status == 503
+    back = await house.ask("POST", f"{LEASES}/hold", {"id": "a-game"}, key=GAMER_KEY, **JSON)
+    assert back.status == 503
 
 
 @in_empty_house

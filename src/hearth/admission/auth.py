@@ -47,7 +47,7 @@ class Identity:
     priority: Priority = Priority.NORMAL
     """That of internal requests that name no task type."""
     may_lease: bool = False
-    """It may have the GPU freed for another program; an admin may anyway."""
+    """It may have the GPU freed for another program; every admin may."""
     allow_cloud: bool = False
     local_only: bool = False
     """Its requests may not leave this machine, whatever else it may do."""
@@ -71,6 +71,7 @@ _LOCAL = Identity(
     models=(),
     admin=True,
     authenticated=False,
+    may_lease=True,
 )
 NOBODY = Identity(
     caller="",
@@ -98,7 +99,7 @@ class Keyring:
                 models=key.models,
                 admin=key.admin,
                 authenticated=True,
-                may_lease=key.may_lease,
+                may_lease=key.may_lease or key.admin,
                 allow_cloud=key.allow_cloud and not key.local_only,
                 local_only=key.local_only,
                 users_from=key.users_from.encode("ascii"),

@@ -131,7 +131,7 @@ class HearthApp:
     def _check_access(self, identity: Identity, access: Access) -> None:
         if access == "admin" and not identity.admin:
             raise Forbidden("this requires an admin key")
-        if access == "lease" and not (identity.admin or identity.may_lease):
+        if access == "lease" and not identity.may_lease:
             raise Forbidden(_LEASE_TEXT)
         if access == "model manager" and not identity.may_manage_models:
             url = self._gateway.settings.engine_row.url

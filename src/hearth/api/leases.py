@@ -26,8 +26,8 @@ from hearth.api.request import Request, until_disconnected
 from hearth.api.status_stream import Listener
 from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig
-from hearth.errors import CallerGone, NotFound, OrderRefused
-from hearth.execution.gpu_leases import Lease, LeaseSource
+from hearth.errors import CallerGone, HearthError, NotFound, OrderRefused
+from hearth.execution.gpu_leases import Lease, LeaseEndReason, LeaseSource
 from hearth.execution.lease_views import gpu_shown, lease_shown
 from hearth.gateway import Gateway
 from hearth.types import DAY_S, Headers, JsonDict
@@ -110,15 +110,17 @@ class LeasePages:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._leases = gateway.leases
-        self._holders: dict[str, list[Listener]] = {}
-        """Whose connections hold a lease."""
+        # whose connections hold a lease, by its ending: its id may be another's before they have
+        # heard of that
+        self._holders: dict[asyncio.Future[LeaseEndReason], list[Listener]] = {}
         gateway.on_reload(self._on_reload)
 
     def _on_reload(self, fresh: GatewayConfig) -> None:
         keyring = Keyring(fresh.settings.auth)
-        for lease_id, holders in tuple(self._holders.items()):
-            if not all(holder.may_stay(keyring) for holder in holders):
-                self._leases.end(lease_id, "owner")
+        for lease in tuple(self._leases.leases.values()):
+            holders = self._holders.get(self._leases.ending(lease.id), ())
+            if not all(_may_hold(lease, holder, keyring) for holder in holders):
+                self._leases.end(lease.id, "owner")
 
     async def state(self) -> JsonDict:
         """Whether another program has the GPU, what kind of program, and until when; without a key,
@@ -229,26 +231,28 @@ class LeasePages:
             mib=asked.size_mib,
             lease_id=asked.id or "",
         )
-        holders = self._holders.setdefault(lease.id, [])
+        ending = self._leases.ending(lease.id)
+        holders = self._holders.setdefault(ending, [])
         listener = Listener(identity=holder, peer=request.peer, headers=request.headers)
         holders.append(listener)
         try:
             await self._gateway.keep_orders()
-            await self._send_states(request, lease.id)
+            await self._send_states(request, lease.id, ending)
         finally:
             holders.remove(listener)
             if not holders:
-                del self._holders[lease.id]
-                if not self._leases.is_stopping:
+                del self._holders[ending]
+                if not ending.done():
                     self._leases.end(lease.id, "holder_gone")
 
-    async def _send_states(self, request: Request, lease_id: str) -> None:
+    async def _send_states(
+        self, request: Request, lease_id: str, ending: asyncio.Future[LeaseEndReason]
+    ) -> None:
         """A line at each change, and every ten seconds, so that both ends see that the other is
         there.
         """
         _notice_a_lost_peer(request)
         answer = request.answer
-        ending = self._leases.ending(lease_id)
         await answer.head(200, (*_HOLD_HEADERS, request.id_header))
         while not ending.done():
             lease = self._leases.leases[lease_id]
@@ -280,6 +284,15 @@ class LeasePages:
 
 def _may_see(lease: Lease, caller: Identity) -> bool:
     return caller.admin or lease.taken_by == caller.caller
+
+
+def _may_hold(lease: Lease, holder: Listener, keyring: Keyring) -> bool:
+    """Whether these keys still let the holder of a connection have this lease."""
+    try:
+        identity = keyring.identify(holder.headers, holder.peer)
+    except HearthError:
+        return False
+    return identity.may_lease and _may_see(lease, identity)
 
 
 def _notice_a_lost_peer(request: Request) -> None:

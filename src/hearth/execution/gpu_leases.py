@@ -80,7 +80,7 @@ class GpuLeases:
         self._stale_readings = 0
         self._read_at = -READ_S
         self._endings: dict[str, asyncio.Future[LeaseEndReason]] = {}
-        self.is_stopping = False
+        self._is_stopping = False
         self._asleep_s = runtime.clock.asleep()
         self.changes = ChangeCounter()
 
@@ -113,8 +113,8 @@ class GpuLeases:
         self._count_sleep()
         now = self._runtime.clock.monotonic()
         known = self._leases.get(lease_id)
-        if known is None and source in _OF_CALLERS:
-            self._check_room()
+        if source in _OF_CALLERS:
+            self._check_room(known)
         expires_at = now + (MAX_LEASE_S if for_s is None else min(for_s, MAX_LEASE_S))
         lease = Lease(
             id=lease_id or f"lease-{secrets.token_hex(6)}",
@@ -207,7 +207,7 @@ class GpuLeases:
         """The gateway stops: nobody is to wait any more. What is leased stays so, for the next
         process, to which holders can return.
         """
-        self.is_stopping = True
+        self._is_stopping = True
         for lease_id in tuple(self._endings):
             self._endings.pop(lease_id).set_result("stopped")
         self.changes.end()
@@ -309,9 +309,11 @@ class GpuLeases:
         self._leases[lease.id] = lease
         self.changes.note()
 
-    def _check_room(self) -> None:
-        if self.is_stopping:
+    def _check_room(self, known: Lease | None) -> None:
+        if self._is_stopping:
             raise ShuttingDown
+        if known is not None:
+            return
         number = sum(lease.source in _OF_CALLERS for lease in self._leases.values())
         if number >= MAX_LEASES:
             raise OrderRefused(f"{number} leases are held, which is the limit: end one of them")
