@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from math import inf
 
 import pytest
 
@@ -162,6 +163,23 @@ async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_r
         await sleep_until(90.0)
         await orders.load("a")
         assert given(house) == [("unload", B), ("pin", A)]
+
+
+@pytest.mark.parametrize("pinned", [None, B])
+@in_virtual_time
+async def test_a_load_that_is_ordered_during_a_lease_comes_when_it_is_over(pinned: str | None):
+    sizes = {A: ModelSettings(vram_gb=10.0), B: ModelSettings(vram_gb=10.0)}
+    settings = settings_with(gpu={"vram_gb": 24.0}).replace(models=sizes)
+    async with House("a", "b", settings=settings, capacity_mib=inf) as house:
+        house.gateway.leases.take(reason="a game", source="api", lease_id="game")
+        if pinned is not None:
+            await house.gateway.orders.pin(pinned)
+        await house.gateway.orders.load("a")
+        await sleep_until(60.0)
+        assert house.worker.runtime.view.residents == {}
+        house.gateway.leases.end("game", "released")
+        await sleep_until(120.0)
+        assert {*house.worker.runtime.view.residents} == {A, *filter(None, [pinned])}
 
 
 @in_house(

@@ -208,14 +208,18 @@ class OperatorCommands:
         self._check_answered(name)
         if not (self._view.loads(name) or self._view.is_there(name)):
             raise OrderRefused(f"{name} comes and goes with its server, which does not have it now")
-        keep = () if self.pinned is None else (self.pinned,)
-        if not self._view.fits_beside(name, keep):
-            raise OrderRefused(
-                f"{self.pinned} is pinned and leaves no room for {name}: unpin it first"
-            )
+        self._check_pin_leaves_room(name)
         self._returning.pop(name, None)
         if not self._view.is_there(name) and not self._view.ordered.get(name):
             self._say("load", name, inputs.ModelOrdered(model=name, comes=True))
+
+    def _check_pin_leaves_room(self, model: str) -> None:
+        if self.pinned is None or self._view.is_barred((model,)):  # a lease has an end
+            return
+        if not self._view.fits_beside(model, (self.pinned,)):
+            raise OrderRefused(
+                f"{self.pinned} is pinned and leaves no room for {model}: unpin it first"
+            )
 
     async def unload(self, model: str) -> bool:
         """Have an unused model leave the memory; True where it is there, or on its way.
