@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -177,10 +178,13 @@ def test_an_end_leaves_the_leases_of_programs_that_run_unless_they_are_named(hea
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--end 2h", "2h -- true", "--json -- true", "--end -- true", "--", "true", "--wait 601 2h"],
+    [
+        *("--end 2h", "2h -- true", "--json -- true", "--end -- true", "--", "true"),
+        *("--wait 601 2h", "-- ''"),
+    ],
 )
 def test_what_does_not_go_together_is_a_usage_error(hearth, stub, arguments):
-    result = hearth("yield", "--url", stub.url, *arguments.split())
+    result = hearth("yield", "--url", stub.url, *shlex.split(arguments))
     assert (result.exit_code, stub.seen) == (2, [])
 
 

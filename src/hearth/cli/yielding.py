@@ -85,7 +85,7 @@ class YieldCommand(click.Command):
         if "--" in args:
             at = args.index("--")
             own, dashes, command = args[:at], args[at : at + 1], args[at + 1 :]
-        if dashes and not command:
+        if dashes and not (command and command[0]):
             raise click.UsageError("name a command after --", ctx)
         ctx.meta[__name__] = command
         return super().parse_args(ctx, own)
