@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 from typing import Any, Self, get_args
 
 import pytest
 
-from hearth.api.leases import SIGN_OF_LIFE_S
-from hearth.api.request import DISCONNECTED
+from hearth.api.leases import LOST_AFTER_MS, SIGN_OF_LIFE_S
+from hearth.api.request import CONNECTION, DISCONNECTED
 from hearth.config.settings import AuthSettings, GpuSettings
 from hearth.events import GpuLeaseEnded, GpuLeaseTaken
 from hearth.execution.gpu_leases import MAX_LEASES, LeaseSource
@@ -80,9 +81,9 @@ class Staying:
             (b"content-type", b"application/json"),
             (b"authorization", f"Bearer {key}".encode()),
         )
-        self._scope = http_scope("POST", path, headers, "127.0.0.1")
+        self.scope = http_scope("POST", path, headers, "127.0.0.1")
         self.ended = asyncio.ensure_future(
-            drive(house.app, self._scope, json.dumps(body).encode() if body else b"", self._take)
+            drive(house.app, self.scope, json.dumps(body).encode() if body else b"", self._take)
         )
 
     @classmethod
@@ -103,7 +104,7 @@ class Staying:
         return [line["state"] for line in self.lines]
 
     async def leave(self) -> None:
-        self._scope[DISCONNECTED].set_result(None)
+        self.scope[DISCONNECTED].set_result(None)
         await asyncio.wait({self.ended})
 
 
@@ -510,6 +511,25 @@ async def test_connections_with_one_id_hold_one_lease_until_the_last_is_gone(hou
     await take(house, id="a-game")
     other = await Staying.of(house, id="a-game")
     assert other.status == 409
+
+
+class Connection(asyncio.BaseTransport):
+    """What a request came over."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__({"socket": connected})
+
+
+@in_empty_house
+async def test_the_kernel_gives_up_a_holder_whose_machine_has_vanished_and_no_other(house):
+    with socket.socket() as connected:
+        for path, lost_after_ms in ((LEASES, 0), (f"{LEASES}/hold", LOST_AFTER_MS)):
+            asking = Staying(house, path, {}, GAMER_KEY)
+            asking.scope[CONNECTION] = Connection(connected)
+            await settle()
+            found_ms = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert found_ms == lost_after_ms
+        await asking.leave()
 
 
 async def over_a_socket(url: str) -> Caller:
