@@ -160,7 +160,7 @@ async def test_a_lease_by_an_id_of_ones_own_is_taken_once_and_then_renewed(house
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"gb": 8, "mib": 8192}, "send gb or mib, not both"),
+        ({"gb": 8, "mib": 8192}, "body: send gb or mib, not both"),
         ({"gb": 0}, "gb: Input should be greater than 0"),
         ({"gb": -1}, "gb: Input should be greater than 0"),
         ({"mib": "8192"}, "mib: Input should be a valid number"),
@@ -170,11 +170,11 @@ async def test_a_lease_by_an_id_of_ones_own_is_taken_once_and_then_renewed(house
         ({"wait_s": 601}, "wait_s: Input should be less than or equal to 600"),
         ({"wait_s": -1}, "wait_s: Input should be greater than or equal to 0"),
         ({"reason": "x" * 201}, "reason: String should have at most 200 characters"),
-        ({"reason": "two\nlines"}, "must be one line of printable text"),
+        ({"reason": "two\nlines"}, "reason: must be one line of printable text"),
         ({"id": "Living Room"}, "id: String should match pattern"),
         ({"id": "games:1"}, "id: String should match pattern"),
         ({"id": ""}, "id: String should match pattern"),
-        ({"id": "hold"}, "hold is an address; choose another id"),
+        ({"id": "hold"}, "id: hold is an address; choose another id"),
         ({"hours": 2}, "hours: unknown field; leave it out"),
     ],
 )

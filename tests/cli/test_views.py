@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.console import ConsoleDimensions, RenderableType
 from rich.text import Text
 
-from hearth.cli.client import printable
-from hearth.cli.views import console_for, duration, top_view, view, watch
+from hearth.cli.client import duration, printable
+from hearth.cli.views import console_for, top_view, view, watch
 from hearth.types import JsonDict
 from tests.cli.stub_gateway import recorded
 from tests.support.fields import Fields

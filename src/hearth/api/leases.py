@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from hearth.admission.auth import Identity, Keyring
 from hearth.api.body import RequestBody
@@ -67,20 +68,20 @@ class HoldBody(BaseModel, extra="forbid", strict=True):
     @classmethod
     def _not_reserved(cls, name: str | None) -> str | None:
         if name == _RESERVED_ID:
-            raise ValueError(f"{_RESERVED_ID} is an address; choose another id")
+            raise PydanticCustomError("reserved", "hold is an address; choose another id")
         return name
 
     @field_validator("reason")
     @classmethod
     def _printable(cls, reason: str) -> str:
         if not reason.isprintable():
-            raise ValueError("must be one line of printable text")
+            raise PydanticCustomError("printable", "must be one line of printable text")
         return reason
 
     @model_validator(mode="after")
     def _one_size(self) -> HoldBody:
         if self.gb is not None and self.mib is not None:
-            raise ValueError("send gb or mib, not both")
+            raise PydanticCustomError("two_sizes", "send gb or mib, not both")
         return self
 
     @property

@@ -87,6 +87,18 @@ def plural(found: int, one: str) -> str:
     return f"{found} {one}{'' if found == 1 else ending}"
 
 
+def duration(seconds: float | None) -> str:
+    """Seconds as a person writes them: `0.8 s`, `42 s`, `3 min`, `2 h 5 min`; a dash for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def flag(of: Json, name: str) -> bool:
     """The truth value under a name; False for anything else."""
     return of.get(name) is True

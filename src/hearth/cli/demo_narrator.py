@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli.client import plural, printable
-from hearth.cli.views import duration
+from hearth.cli.client import duration, plural, printable
 from hearth.config.settings import GatewayConfig, PolicyName
 from hearth.events import (
     Event,

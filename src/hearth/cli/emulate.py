@@ -13,10 +13,10 @@ import click
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from hearth.cli.client import printable
+from hearth.cli.client import duration, printable
 from hearth.cli.options import FILE, PORT, POSITIVE
 from hearth.cli.tables import Fitting
-from hearth.cli.views import console_for, duration
+from hearth.cli.views import console_for
 from hearth.clock import SystemClock
 from hearth.config.loading import read_text
 from hearth.emulator.models import EmulatedModel, default_profiles, load_profiles

@@ -26,6 +26,7 @@ from hearth.cli.client import (
     Json,
     complete_models,
     count,
+    duration,
     flag,
     gateway_options,
     json_option,
@@ -37,8 +38,9 @@ from hearth.cli.client import (
     text,
     without_controls,
 )
+from hearth.cli.facts import loading_model
 from hearth.cli.options import PRIORITY, TEXT_FILE
-from hearth.cli.views import console_for, duration, loading_model
+from hearth.cli.views import console_for
 from hearth.clock import SystemClock, new_id
 from hearth.types import JsonDict, without_none
 

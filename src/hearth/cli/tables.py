@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -11,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-from hearth.cli.client import Json, text
+from hearth.cli.client import Json, number, text
 
 _GAP = 2
 
@@ -105,3 +106,19 @@ def table_of(fields: Sequence[TableColumn], rows: Iterable[Json]) -> Table:
         else:
             table.add_row(*(each.of(row) for each in fields))
     return table
+
+
+def moment(field: str) -> Callable[[Json], str]:
+    """A cell with the local time under a name; the date comes with it, because a log spans days."""
+
+    def cell(row: Json) -> str:
+        wall_s = number(row, field)
+        if wall_s is None:
+            return "-"
+        try:
+            moment = datetime.fromtimestamp(wall_s, tz=UTC).astimezone()
+        except (OverflowError, ValueError, OSError):
+            return "-"
+        return f"{moment:%m-%d %H:%M:%S}"
+
+    return cell
