@@ -15,8 +15,10 @@ import pytest
 from hearth.backends.logind import ADDRESS_VARIABLE, SERVICE, Logind
 from hearth.errors import LoginManagerUnavailable
 from hearth.ports import LoginManager
-from tests.support.fake_logind import FakeLogind, MemoryLogin, names, private_bus, say
+from tests.support.fake_logind import FakeLogind, MemoryLogin, names, needs_bus, private_bus, say
 from tests.support.patience import in_time
+
+pytestmark = needs_bus
 
 
 class Told:

@@ -23,7 +23,7 @@ from hearth.config.loading import parse_config
 from hearth.config.settings import Settings
 from tests.cli.test_doctor import free_port
 from tests.support.fake_comfyui import FakeComfyUi, serving
-from tests.support.fake_logind import FakeLogind, private_bus
+from tests.support.fake_logind import FakeLogind, needs_bus, private_bus
 from tests.support.fake_webhooks import Reply
 
 
@@ -134,6 +134,7 @@ SHORT = (
 )
 
 
+@needs_bus
 @pytest.mark.parametrize(
     ("delay_s", "refusal", "level", "says"),
     [

@@ -4,12 +4,14 @@ its manual (org.freedesktop.login1) and `logind-dbus.c`.
 
 import asyncio
 import os
+import shutil
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from dbus_fast import BusType, Message, MessageType, PropertyAccess
 from dbus_fast.aio import MessageBus
 from dbus_fast.annotations import DBusBool, DBusStr, DBusUInt64, DBusUnixFd
@@ -19,6 +21,9 @@ from dbus_fast.service import ServiceInterface, dbus_method, dbus_property, dbus
 from hearth.backends.logind import MANAGER, OBJECT, SERVICE
 from hearth.errors import LoginManagerUnavailable
 
+needs_bus = pytest.mark.skipif(
+    shutil.which("dbus-daemon") is None, reason="dbus-daemon is not installed"
+)
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>system</type><listen>unix:path={socket}</listen>

@@ -16,9 +16,11 @@ import uvloop
 from hearth.backends.logind import ADDRESS_VARIABLE
 from hearth.config.scheduler_settings import YieldSettings
 from hearth.events import ItemYielded, MachineWoke, SuspendPrepared
-from tests.support.fake_logind import FakeLogind, private_bus
+from tests.support.fake_logind import FakeLogind, needs_bus, private_bus
 from tests.support.home import LLAMA, WIDE, Home, house_settings, open_home
 from tests.support.patience import in_time
+
+pytestmark = needs_bus
 
 ASKED = {"num_predict": 1500, "seed": 7}
 AT_ONCE = WIDE.model_copy(update={"yield": YieldSettings(grace_s=0.0)})
