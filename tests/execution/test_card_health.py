@@ -13,6 +13,7 @@ import pytest
 
 from hearth.alerts.rules import RULES, Alert
 from hearth.config.settings import AlertType, ModelSettings
+from hearth.errors import BackendTimeout
 from hearth.events import (
     ItemEnded,
     ModelFastAgain,
@@ -33,7 +34,7 @@ from hearth.execution.gpu_tracker import CardUse
 from hearth.scheduling.estimates import FEW_RUNS
 from hearth.types import BackendCall, GpuReading
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
-from tests.support.house import House, bodies_of, body_of, settings_with, within
+from tests.support.house import House, bodies_of, body_of, heard, settings_with, within
 from tests.support.staying_engine import StayingOllama
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 
@@ -59,13 +60,15 @@ class LossyHouse(House):
         problem: str = "",
         factor: float = CPU,
         stays: bool = False,
+        answer_timeout_s: float = 0.0,
     ) -> None:
         super().__init__(
             FakeModel(name="a", parallel=2),
             resident="a",
             clock=LoopClock(),
             settings=settings_with(
-                gpu={"restart_command": tuple(command), "vram_gb": 24.0, "parallel": 2}
+                gpu={"restart_command": tuple(command), "vram_gb": 24.0, "parallel": 2},
+                ollama={"answer_timeout_s": answer_timeout_s or None},
             ).replace(models={"a": ModelSettings(vram_gb=8.0)}),
             service=self._serve,
             command=self._run,
@@ -222,6 +225,32 @@ async def test_an_answer_that_takes_for_ever_is_told_of_after_a_minute(house: Lo
     (told,) = house.events.of(ModelStaysSlow)
     assert told.slow_s <= ALARM_S + 1.0
     await body_of(second)
+
+
+@within(open_house(mended_by="reload", factor=100.0))
+async def test_answers_that_are_given_up_count_as_slow(house: LossyHouse):
+    """As a whole they are cut off long before the CPU has written them."""
+    house.lose()
+    for _ in range(2):
+        _, error = await heard(house.submit("a", max_tokens=44))
+        assert isinstance(error, BackendTimeout)
+    assert house.remedies == ["reload"]
+    assert await house.answer("a", max_tokens=44)
+    (again,) = house.events.of(ModelFastAgain)
+    assert again.slow_s < ALARM_S
+    (noticed,) = house.events.of(ModelSlow)
+    assert noticed.tokens_per_s < 2.0
+
+
+@in_virtual_time
+async def test_answers_that_the_owner_has_cut_off_early_say_nothing():
+    async with LossyHouse(answer_timeout_s=5.0) as house:
+        await house.learn()
+        house.words = 2000
+        for _ in range(3):
+            _, error = await heard(house.submit("a"))
+            assert isinstance(error, BackendTimeout)
+        assert house.remedies == []
 
 
 @within(open_house())

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
+from math import inf
 from typing import Literal, TypeAlias
 
 from hearth.engines.table import EngineTable
@@ -115,12 +116,22 @@ class CardHealth:
         if tps * SLOW_FACTOR >= usual_tps:
             self._fast(model, tps, now)
             return True
-        case = self._cases.setdefault(model, _Case(usual_tps))
-        case.tps = tps
-        if (work.attempt.dispatched_at or 0.0) >= case.judged_from:
-            case.slow_answers += 1
-            self._slow(model, case, now)
-        return case.step == "accepted"
+        return self._slow(work, usual_tps, tps, now).step == "accepted"
+
+    def timed_out(self, work: ActiveRequest, *, alone: bool) -> None:
+        """Take in a whole answer that was given up: its model writes, but after twice the time of
+        the longest answer that there can be, it was not there.
+        """
+        model = work.model or ""
+        now = self._runtime.clock.monotonic()
+        self._note_sleep()
+        usual_tps = self._runtime.forecasts.usual_tokens_per_s(model)
+        if usual_tps is None or work.item.kind != "generate":
+            return
+        if alone and self._is_judged(model):
+            took_s = now - (work.attempt.dispatched_at or now)
+            most_tps = (work.item.max_tokens or inf) / took_s if took_s else inf
+            self._slow(work, usual_tps, min(most_tps, usual_tps / 2), now)
 
     def _note_sleep(self) -> None:
         asleep_s = self._runtime.clock.asleep()
@@ -161,7 +172,18 @@ class CardHealth:
                 ModelFastAgain(at=now, model=model, tokens_per_s=tps, slow_s=slow_s)
             )
 
-    def _slow(self, model: str, case: _Case, now: float) -> None:
+    def _slow(self, work: ActiveRequest, usual_tps: float, tps: float, now: float) -> _Case:
+        model = work.model or ""
+        case = self._cases.setdefault(model, _Case(usual_tps))
+        case.tps = tps
+        if (work.attempt.dispatched_at or 0.0) >= case.judged_from:
+            case.slow_answers += 1
+            self._go_on(model, case, now)
+            self._beat.ring()
+        return case
+
+    def _go_on(self, model: str, case: _Case, now: float) -> None:
+        """Try what comes next."""
         enough = 1 if self._has_slept and model not in self._fast_since_sleep else SLOW_ANSWERS
         if case.step == "watched" and case.slow_answers >= enough:
             case.noticed_at = now
@@ -172,7 +194,6 @@ class CardHealth:
             self._give_up(model, case, now)
         elif case.step == "given_up" and case.slow_answers > NEW_NORMAL:
             case.step = "accepted"
-        self._beat.ring()
 
     def _reload(self, model: str, case: _Case, now: float) -> None:
         if not self._runtime.view.loads(model):

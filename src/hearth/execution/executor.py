@@ -172,7 +172,7 @@ class Executor:
         try:
             self._check_stays(work)
             await self._carry_out(run)
-            teaches = self._health.answered(work, alone=self._crowded < run.number)
+            teaches = self._health.answered(work, alone=self._was_alone(run))
             report: Input = Finished(
                 sequence=sequence, attempt=number, usage=attempt.usage, teaches=teaches
             )
@@ -181,6 +181,8 @@ class Executor:
         except (HearthError, TimeoutError) as error:
             failure = error.again() if isinstance(error, HearthError) else FirstByteTimeout()
             attempt.error = failure
+            if self._took_too_long(run, failure):
+                self._health.timed_out(work, alone=self._was_alone(run))
             report = Failed(
                 sequence=sequence,
                 attempt=number,
@@ -192,6 +194,15 @@ class Executor:
         if isinstance(report, Failed) and isinstance(attempt.error, BackendUnreachable):
             self._watch.unreachable(work.model or "")
         self._post(report)
+
+    def _was_alone(self, run: _RunningAttempt) -> bool:
+        return self._crowded < run.number
+
+    def _took_too_long(self, run: _RunningAttempt, failure: HearthError) -> bool:
+        """A whole answer was given up for what is known of its model, though that writes."""
+        is_set = self._runtime.settings.engine.answer_timeout_s
+        is_late = isinstance(failure, BackendTimeout) and not isinstance(failure, FirstByteTimeout)
+        return is_late and not run.work.item.streaming and not is_set
 
     def _check_stays(self, work: ActiveRequest) -> None:
         """Raises Forbidden: it may not leave this machine, and its model is on others by now."""
