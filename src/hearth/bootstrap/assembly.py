@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypedDict, Unpack
@@ -44,6 +44,7 @@ from hearth.queue.admission import QueueAdmission
 from hearth.queue.effects import Effects
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.forecaster import Forecaster
+from hearth.queue.learned import LearnedEstimates
 from hearth.queue.mailbox import Mailbox
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.parts import QueueParts
@@ -147,14 +148,26 @@ async def _build(
     join_observers(gateway, alerter, traces, None if store is None else path.parent)
     if durable is not None:
         durable.join(gateway)
-    learned = None if durable is None else durable.learned
-    turn_to = turn_of(engines)
-    standin = StandIn(
-        gateway, turn_to=turn_to, learned=learned, stop_emulator=stop_emulator, closing=closing
-    )
-    join_computing(gateway, closing, identity, standin)
+    _join_engines(gateway, closing, stop_emulator, None if durable is None else durable.learned)
     join_yielding(gateway, closing)
     return gateway
+
+
+def _join_engines(
+    gateway: Gateway,
+    closing: AsyncExitStack,
+    stop_emulator: Callable[[], Awaitable[None]],
+    learned: LearnedEstimates | None,
+) -> None:
+    """Have what computes watched, and the emulator make room for what comes in its place."""
+    standin = StandIn(
+        gateway,
+        turn_to=turn_of(gateway.engines),
+        learned=learned,
+        stop_emulator=stop_emulator,
+        closing=closing,
+    )
+    join_computing(gateway, closing, gateway.identity, standin)
 
 
 async def _open_queue(

@@ -159,35 +159,7 @@ class _TraceReader:
             self._check_header(lines[0][0], header, jobs)
         if self._problems or header is None:
             raise ConfigError(self._problems)
-        return Workload(
-            jobs=tuple(jobs),
-            models={
-                name: ModelSettings(vram_gb=model.vram_gb, parallel=model.parallel)
-                for name, model in header.models.items()
-            },
-            swap_costs={
-                (origin, target): cost
-                for origin, row in header.swap_s.items()
-                for target, cost in row.items()
-            },
-            unload_s=header.unload_s,
-            vram_gb=header.gpu.get("vram_gb"),
-            resident=tuple(header.resident),
-            home=header.home,
-            modes=tuple((change.t, change.active) for change in header.hours),
-            cut_s=header.cut_s,
-            until_s=header.until_s,
-            pace={
-                name: model.paced
-                for name, model in header.models.items()
-                if model.paced is not None
-            },
-            elastic=header.elastic,
-            leases=tuple(
-                CardLease(at=lease.t, for_s=lease.for_s, gb=lease.gb, is_timed=lease.timed)
-                for lease in header.leases
-            ),
-        )
+        return _workload(header, jobs)
 
     def _parse(self, shape: type[Parsed], line: int, text: str) -> Parsed | None:
         try:
@@ -304,6 +276,36 @@ class _TraceReader:
                     f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}":'
                     " SECONDS}",
                 )
+
+
+def _workload(header: _TraceHeader, jobs: list[WorkloadJob]) -> Workload:
+    return Workload(
+        jobs=tuple(jobs),
+        models={
+            name: ModelSettings(vram_gb=model.vram_gb, parallel=model.parallel)
+            for name, model in header.models.items()
+        },
+        swap_costs={
+            (origin, target): cost
+            for origin, row in header.swap_s.items()
+            for target, cost in row.items()
+        },
+        unload_s=header.unload_s,
+        vram_gb=header.gpu.get("vram_gb"),
+        resident=tuple(header.resident),
+        home=header.home,
+        modes=tuple((change.t, change.active) for change in header.hours),
+        cut_s=header.cut_s,
+        until_s=header.until_s,
+        pace={
+            name: model.paced for name, model in header.models.items() if model.paced is not None
+        },
+        elastic=header.elastic,
+        leases=tuple(
+            CardLease(at=lease.t, for_s=lease.for_s, gb=lease.gb, is_timed=lease.timed)
+            for lease in header.leases
+        ),
+    )
 
 
 _AS_IT_IS = {
