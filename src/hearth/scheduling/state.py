@@ -289,6 +289,27 @@ class DeviceState:
         """Every model can be brought into the memory of the card now."""
         return self.listing.is_plain and not self.residency.keeps_out
 
+    def forget(self, now: float) -> None:
+        """Another model server has come: nothing that was learned, tried or decided holds for
+        it.
+        """
+        self.listing.forget()
+        self.residency.forget()
+        self.estimates.forget()
+        self.replaced_at = now
+        self.cleared_for = None
+        self.held_until = None
+        self.preloaded_at = None
+        self.turn = None
+        self.hold = None
+        self.cut_failures = 0
+        self.home_failures = 0
+        self.not_before.clear()
+        self.left_alone.clear()
+        self.avoided.clear()
+        self.failures.clear()
+        self.rounds.clear()
+
     def has(self, model: str) -> bool:
         """Whether a model server may have this model."""
         return self.listing.has(model)

@@ -589,25 +589,10 @@ def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float
     """What was learned of one server does not hold for another, nor what is in its memory; what
     the owner wants stays.
     """
-    device.listing.forget()
-    device.residency.forget()
-    device.estimates.forget()
+    device.forget(now)
     if learned is not None:
         device.estimates.restore(learned)
     _learn_arrivals_anew(device.gateway)
-    device.replaced_at = now
-    device.cleared_for = None
-    device.held_until = None
-    device.preloaded_at = None
-    device.turn = None
-    device.hold = None
-    device.cut_failures = 0
-    device.home_failures = 0
-    device.not_before.clear()
-    device.left_alone.clear()
-    device.avoided.clear()
-    device.failures.clear()
-    device.rounds.clear()
 
 
 def _learn_arrivals_anew(gateway: GatewayState) -> None:
