@@ -9,6 +9,7 @@ import asyncio
 import pytest
 
 from hearth.config.scheduler_settings import YieldSettings
+from hearth.errors import CardTaken
 from hearth.events import ItemInterrupted, ItemYielded
 from tests.execution.test_resuming import TEXT, Model
 from tests.gateway.test_waiting import CLIENTS, ERRORS, Ask, clients_of
@@ -58,3 +59,14 @@ async def test_what_has_not_begun_gets_503_and_the_end_of_the_lease(
                 await asked
         assert {heard.status for heard in wire.calls} == {503}
         assert {heard.headers["retry-after"] for heard in wire.calls} == {retry_after}
+
+
+@in_virtual_time
+async def test_who_names_no_model_waits_where_none_is_left_for_a_lease():
+    async with House("a", resident="a") as house:
+        house.gateway.leases.take(reason="game", source="api", lease_id="game")
+        await asyncio.sleep(1.0)
+        answer = await house.gateway.worker.enqueue_internal("say hello")
+        with pytest.raises(CardTaken):
+            await answer
+        assert house.now == 61.0

@@ -40,6 +40,9 @@ a lease that is renewed takes nothing more
   lease game 8 -> unload a; unloaded; lease game 8 100; lease game 8 200; ext b -> start 1 on b
 what others held before is not part of what a lease takes
   sample 24576 2048; lease game 2 -> unload a
+what others have given back since is not kept for them
+  sample 24576 8192; lease game 8 -> unload a, unload b; 2*unloaded; sample 24576 0;
+  ext b -> load b
 what is taken by a lease is counted once
   lease game 8 -> unload a; unloaded; sample 24576 8192; ext c -> start 1 on c
 what others take beyond their leases goes as well
@@ -78,6 +81,8 @@ what does not end is interrupted and goes on afterwards without counting
   at 5 -> preempt 1; stopped 1 -> unload a; unloaded; at 900; lease_ends game -> load a;
   loaded -> start 1 on a
 # Else a renewal each second would keep an answer running for ever.
+a stop is given once though the first byte comes after it [started_streams=finish]
+  ext a resumable -> start 1 on a; lease game 16; at 5 -> preempt 1; first_byte 1 forwarded
 a renewal does not make the grace longer
   ext a -> start 1 on a; lease game 16; at 3; lease game 16; at 5 -> preempt 1
 a second lease does not either
@@ -165,6 +170,15 @@ what has room for its task comes [| ]
 a stream that has begun waits for as long as it takes
   ext b resumable -> start 1 on b; first_byte 1 forwarded; lease game; at 5 -> preempt 1;
   stopped 1 -> unload b; unloaded; at 7200; lease_ends game -> load b; loaded -> start 1 on b
+what named no model and has begun goes on with the same one [home_model=c]
+  ext any resumable -> start 1 on b; first_byte 1 forwarded; lease game; at 5 -> preempt 1;
+  stopped 1 -> unload b; unloaded; lease_ends game -> load b; loaded -> start 1 on b
+a stream that has begun outlives an unload that fails again and again
+  ext b resumable -> start 1 on b; first_byte 1 forwarded; ext b; lease game; at 5 -> preempt 1;
+  stopped 1 -> unload b; unload_failed; at 10 -> unload b; unload_failed; at 15 -> unload b;
+  unloaded; at 65 -> 60: fail 2 card_taken
+a model that only embeds does not serve who takes any [home_model=a]
+  ext b kind=embed -> start 1 on b; end 1; lease game 16; ext any; at 60 -> fail 2 card_taken
 an item that was interrupted before its first byte is given up as others are
   ext b -> start 1 on b; lease game; at 5 -> preempt 1; stopped 1 -> unload b; unloaded;
   at 64; at 65 -> fail 1 card_taken
@@ -252,6 +266,15 @@ def test_cuts_that_failed_twice_are_not_tried_for_a_lease():
     shell.arrive("a")
     assert shell.lease() == []
     assert shell.loaded() == ["unload b", "unload a"]
+
+
+def test_what_went_for_a_lease_is_not_said_to_have_been_replaced():
+    shell = home(resident=("a",))
+    shell.lease()
+    shell.unloaded()
+    shell.lease_ended()
+    shell.arrive("b")
+    assert shell.loading[0].replaces == ()
 
 
 def test_what_is_still_to_go_is_known_at_each_instant():
