@@ -428,8 +428,8 @@ class Post:
 
 @frozen
 class PostAnswer:
-    """An HTTP answer (header names in lower case), or a `failure`: timeout, dns, connect, tls,
-    forbidden_address or broken.
+    """An HTTP answer (header names in lower case; the start of the body where it was not
+    delivered), or a `failure`: timeout, dns, connect, tls, forbidden_address or broken.
     """
 
     status: int | None = None

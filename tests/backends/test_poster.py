@@ -4,14 +4,17 @@ same, and alerts of a whole gateway.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from hearth.alerts.channels import COMPOSERS
 from hearth.backends.poster import (
@@ -127,6 +130,57 @@ async def test_an_answer_that_goes_wrong_is_a_failure_in_one_word(
 ):
     async with serving(Webhooks(reply)) as url:
         assert await open_poster().post(post_to(url), timeout_s) == PostAnswer(failure=failure)
+
+
+@asynccontextmanager
+async def answering(
+    status: int, length: int, *pieces: bytes, ends: bool = False
+) -> AsyncIterator[str]:
+    """A server that sends the pieces one by one, and then ends the connection or is silent."""
+    done = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status, headers={"Content-Length": str(length)})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            for _ in range(20):  # the caller reads this piece by itself
+                await asyncio.sleep(0)
+        if not ends:
+            await done.wait()
+        if request.transport is not None:  # the caller has not closed it before
+            request.transport.close()
+        return response
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    done.set()
+    await runner.cleanup()
+
+
+LIMITED = b'{"retry_after": 600.5}'
+
+
+@pytest.mark.parametrize(
+    ("server", "body"),
+    [
+        (answering(429, 22, LIMITED[:9], LIMITED[9:]), LIMITED),
+        (answering(429, 99, LIMITED[:9], LIMITED[9:]), LIMITED),
+        (answering(429, 99, LIMITED[:9], ends=True), LIMITED[:9]),
+        (answering(500, 10**6, *[b"x" * 2**15] * 3), b"x" * MAX_ANSWER_BYTES),
+        (answering(200, 9), b""),
+        (answering(200, 9, b"late", ends=True), b""),
+    ],
+)
+async def test_a_refusal_is_read_whole_and_a_late_text_is_no_failure(server, body, open_poster):
+    poster = open_poster()
+    async with server as url:
+        answer = await poster.post(post_to(url), 0.3)
+    assert (answer.body, answer.failure, answer.delivered) == (body, "", not body)
 
 
 async def test_a_connection_that_goes_wrong_is_a_failure_in_one_word(open_poster):

@@ -13,7 +13,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
@@ -201,7 +201,8 @@ class MemoryPoster:
             if reply.reset:
                 return PostAnswer(failure="broken")
             headers = {name.lower(): value for name, value in reply.headers.items()}
-            return PostAnswer(status=reply.status, headers=headers, body=reply.body[: 64 * 1024])
+            answer = PostAnswer(status=reply.status, headers=headers)
+            return answer if answer.delivered else replace(answer, body=reply.body[: 64 * 1024])
         finally:
             self.webhooks.in_flight -= 1
 

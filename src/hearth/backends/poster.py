@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -74,9 +75,12 @@ class HttpPoster:
                 allow_redirects=False,
                 timeout=timeout,
             ) as response:
-                body = await response.content.read(MAX_ANSWER_BYTES)
                 answered = {name.lower(): value for name, value in response.headers.items()}
-                return PostAnswer(status=response.status, headers=answered, body=body)
+                answer = PostAnswer(status=response.status, headers=answered)
+                # What was delivered must not be sent again because the answer's text is late.
+                if answer.delivered:
+                    return answer
+                return replace(answer, body=await start_of_body(response.content))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return PostAnswer(failure=failure_word(error))
 
@@ -86,6 +90,20 @@ class HttpPoster:
         self._session = None
         if session is not None:
             await session.close()
+
+
+async def start_of_body(content: aiohttp.StreamReader) -> bytes:
+    """What an answer says, up to `MAX_ANSWER_BYTES`; where the rest is late or the connection ends,
+    what has arrived.
+    """
+    body = bytearray()
+    with suppress(aiohttp.ClientError, OSError):
+        while len(body) < MAX_ANSWER_BYTES:
+            piece = await content.read(MAX_ANSWER_BYTES - len(body))
+            if not piece:
+                break
+            body += piece
+    return bytes(body)
 
 
 class DaemonResolver(AbstractResolver):
