@@ -303,6 +303,14 @@ async def test_the_state_of_the_gpu_is_open_to_all_and_names_no_caller(house):
     assert (await house.ask("POST", "/llm/gpu/status", key=ADMIN_KEY)).status == 405
 
 
+@in_empty_house
+async def test_leases_of_more_than_the_gpu_has_are_all_of_it(house):
+    await take(house, gb=20)
+    assert (await state_of(house))["mib"] == 20 * 1024.0
+    await take(house, gb=20)
+    assert (await state_of(house))["mib"] is None
+
+
 @pytest.mark.parametrize(("wait_s", "granted"), [(0, False), (1, False), (60, True)])
 def test_the_answer_waits_until_the_memory_is_free_or_for_as_long_as_was_asked(wait_s, granted):
     @within(lambda: HttpHouse(FakeModel(name="m", unload_s=5.0), keys=(GAMER,)))

@@ -321,11 +321,20 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
         *(
             ({"leases": {"held": [LEASE | changes], "to": "a game"}}, line, "still in the way")
             for changes, line in (
-                ({}, "yielded all memory being freed for Doom until it ends"),
-                ({"granted": True, "reason": ""}, "all memory yielded to gamer until it ends"),
-                ({"reason": "", "caller": ""}, "all memory being freed for a game until it"),
-                ({"mib": 8192, "until": 0.0}, "8.0 GiB being freed for Doom until 01-01 "),
-                ({"reason": "\x1b[2Jx"}, "being freed for \ufffd[2Jx until"),
+                ({}, "yielded all memory being freed for Doom since - until it ends"),
+                (
+                    {"granted": True, "reason": ""},
+                    "all memory yielded to gamer since - until it ends",
+                ),
+                (
+                    {"reason": "", "caller": ""},
+                    "all memory being freed for a game since - until it",
+                ),
+                (
+                    {"mib": 8192, "until": 0.0},
+                    "8.0 GiB being freed for Doom since - until 01-01 ",
+                ),
+                ({"reason": "\x1b[2Jx"}, "being freed for \ufffd[2Jx since"),
             )
         ),
         (

@@ -127,7 +127,8 @@ class LeasePages:
         """Whether another program has the GPU, what kind of program, and until when; without a key,
         and without names of callers.
         """
-        return gpu_shown(self._leases.leases.values(), self._wall_s)
+        view = self._gateway.worker.runtime.view
+        return gpu_shown(self._leases.leases.values(), view, self._wall_s)
 
     async def listed(self, caller: Caller) -> JsonDict:
         """The caller's own leases; all for an admin."""

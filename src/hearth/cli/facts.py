@@ -79,7 +79,8 @@ def _leases(leases: Json) -> Iterator[tuple[str, Text]]:
         who = text(lease, "reason") or text(lease, "caller") or text(leases, "to")
         ends = "it ends" if number(lease, "until") is None else moment("until")(lease)
         state = "yielded to" if flag(lease, "granted") else "being freed for"
-        yield "yielded", Text(f"{what} {state} {who} until {ends}", "yellow")
+        since = moment("since")(lease)
+        yield "yielded", Text(f"{what} {state} {who} since {since} until {ends}", "yellow")
     if models := ", ".join(texts(leases, "in_the_way")):
         yield "", Text(f"still in the way: {models}", "yellow")
     if waiting := count(leases, "waiting"):
