@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 from hearth.clock import new_id
 from hearth.config.settings import JobSettings
@@ -16,12 +17,13 @@ from hearth.job_types import Job
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of
 from hearth.jobs.service import Jobs
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import JOB_PREFIX, JsonMapping, Lane, Priority, frozen
+from hearth.types import JOB_PREFIX, JsonMapping, Lane, Priority
 
 
-@frozen
-class Submitted:
-    """A task that was taken; not `is_new` where it is the same as one that has not ended."""
+class Submitted(NamedTuple):
+    """A task that was taken; not `is_new` where it is the same as one that has not ended. Unpacks
+    as `task_id, is_new`.
+    """
 
     task_id: str
     is_new: bool
