@@ -5,8 +5,10 @@ else told to the owner; and what is slow for other reasons is left alone.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -32,15 +34,25 @@ from hearth.execution.card_health import (
 )
 from hearth.execution.gpu_tracker import CardUse
 from hearth.scheduling.estimates import FEW_RUNS
-from hearth.types import BackendCall, GpuReading
+from hearth.types import MIB, BackendCall, GpuReading
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
-from tests.support.house import House, bodies_of, body_of, heard, settings_with, within
+from tests.support.house import (
+    House,
+    bodies_of,
+    body_of,
+    heard,
+    new_item,
+    settings_with,
+    settle,
+    within,
+)
 from tests.support.staying_engine import StayingOllama
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 
 CPU = 20.0
 """So many times slower; measured: 5 to 30."""
 COMMAND = ("systemctl", "restart", "ollama")
+WRITE_BUFFER_BYTES = 2048
 Remedy = Literal["reload", "restart", "nothing"]
 
 
@@ -61,21 +73,25 @@ class LossyHouse(House):
         factor: float = CPU,
         stays: bool = False,
         answer_timeout_s: float = 0.0,
+        vram_gb: float | None = 24.0,
     ) -> None:
         super().__init__(
             FakeModel(name="a", parallel=2),
             resident="a",
             clock=LoopClock(),
             settings=settings_with(
-                gpu={"restart_command": tuple(command), "vram_gb": 24.0, "parallel": 2},
+                gpu={"restart_command": tuple(command), "vram_gb": vram_gb, "parallel": 2},
                 ollama={"answer_timeout_s": answer_timeout_s or None},
+                server={"write_buffer_mib": WRITE_BUFFER_BYTES / MIB},
             ).replace(models={"a": ModelSettings(vram_gb=8.0)}),
             service=self._serve,
             command=self._run,
             ollama=StayingOllama if stays else FakeOllama,
         )
         self.words = 44
+        self.prompt_tokens: int | None = None
         self.ran: list[tuple[str, ...]] = []
+        self.during_command: Callable[[], Coroutine[Any, Any, Any]] | None = None
         self._mended_by = mended_by
         self._problem = problem
         self._factor = factor
@@ -129,15 +145,19 @@ class LossyHouse(House):
         words = tuple(f" w{number}" for number in range(self.words))
         asked = service_asked_for(call)
         return Service(
-            service_s=0.1 + factor * self.words / 40.0,
+            # the first comes with the prompt
+            service_s=0.1 + 1e-6 + factor * (self.words - 1) / 40.0,
             first_byte_s=0.1,
             words=words,
-            prompt_tokens=asked.prompt_tokens,
+            prompt_tokens=self.prompt_tokens or asked.prompt_tokens,
         )
 
     async def _run(self, command: Sequence[str], timeout_s: float) -> str:
         assert timeout_s == COMMAND_TIMEOUT_S
         self.ran.append(tuple(command))
+        if self.during_command is not None:
+            await self.during_command()
+            return self._problem
         self.ollama.go_down()
         await asyncio.sleep(2.0)
         self.ollama.come_up()
@@ -253,6 +273,18 @@ async def test_answers_that_the_owner_has_cut_off_early_say_nothing():
         assert house.remedies == []
 
 
+@within(open_house(factor=1000.0))
+async def test_answers_that_may_be_of_any_length_say_nothing_when_they_are_given_up(
+    house: LossyHouse,
+):
+    """Models go round in circles, and the callers try again."""
+    house.lose()
+    for _ in range(3):
+        _, error = await heard(house.submit("a"))
+        assert isinstance(error, BackendTimeout)
+    assert house.remedies == []
+
+
 @within(open_house())
 async def test_nobody_is_told_where_nobody_asks_for_the_model_any_more(house: LossyHouse):
     house.lose()
@@ -301,12 +333,43 @@ async def on_a_lease(house: LossyHouse) -> None:
     await house.answers(4)
 
 
+async def after_answers_of_one_word(house: LossyHouse) -> None:
+    house.words = 1
+    await house.answers(4)
+    house.words = 44
+    await house.answers(4)
+
+
+async def of_a_slow_reader(house: LossyHouse) -> None:
+    house.lose()
+    for _ in range(4):
+        ticket = house.submit("a", stream=True)
+        await asyncio.sleep(15.0)
+        await body_of(ticket)
+
+
+def with_fields(**fields: Any) -> Callable[[LossyHouse], Coroutine[Any, Any, None]]:
+    async def story(house: LossyHouse) -> None:
+        house.lose()
+        for _ in range(4):
+            asked = new_item("a")
+            assert isinstance(asked.call, BackendCall)
+            body = json.dumps({**json.loads(asked.call.body), **fields}).encode()
+            await body_of(house.worker.submit(replace(asked, call=replace(asked.call, body=body))))
+
+    return story
+
+
 @pytest.mark.parametrize(
     "story",
     [
         beside,
         short,
         once,
+        after_answers_of_one_word,
+        of_a_slow_reader,
+        with_fields(options={"num_gpu": 0}),
+        with_fields(format={"type": "object"}),
         reading(throttle_reasons=("power_cap", "thermal")),
         reading(foreign_mib=FOREIGN_MIB + 1.0),
         on_a_lease,
@@ -321,6 +384,60 @@ async def test_what_is_slow_for_another_reason_is_left_alone(
     assert house.remedies == []
     assert house.ran == []
     assert len(house.events.of(SwapStarted)) == swaps
+
+
+@pytest.mark.parametrize(
+    ("context_tokens", "factor", "remedies"),
+    [(100_000, 15.0, 0), (4_000, 15.0, 1), (8_000, 15.0, 1)],
+)
+@in_virtual_time
+async def test_a_long_context_is_no_lost_card(context_tokens: int, factor: float, remedies: int):
+    async with open_house(factor=factor)() as house:
+        house.lose()
+        house.prompt_tokens = context_tokens
+        await house.answers(2)
+        assert len(house.remedies) == remedies
+        house.mend()
+        await house.answers(2)
+
+
+@in_virtual_time
+async def test_a_lost_card_is_noticed_where_all_contexts_are_long():
+    async with LossyHouse() as house:
+        house.prompt_tokens = 100_000
+        await house.learn()
+        await house.answers(1)
+        house.lose()
+        await house.answers(2)
+        assert house.remedies == ["reload"]
+        house.mend()
+        await house.answers(2)
+
+
+@pytest.mark.parametrize("vram_gb", [None, 0.0])
+@in_virtual_time
+async def test_a_model_without_a_card_has_none_to_lose(vram_gb: float | None):
+    async with open_house(vram_gb=vram_gb)() as house:
+        house.lose()
+        await house.answers(4)
+        assert house.remedies == []
+
+
+@within(open_house(problem="ended with 1"))
+async def test_a_model_that_is_fast_again_before_the_command_fails_is_no_alert(house: LossyHouse):
+    house.lose()
+    await house.answers(2)
+    restarted = asyncio.Event()
+    house.during_command = restarted.wait
+    await house.answer("a")
+    await settle()
+    assert len(house.ran) == 1
+    house.mend()
+    await house.answer("a")
+    restarted.set()
+    await settle()
+    assert len(house.events.of(ModelFastAgain)) == 1
+    assert house.events.of(ModelStaysSlow) == []
 
 
 @in_virtual_time

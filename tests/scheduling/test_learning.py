@@ -10,6 +10,7 @@ import pytest
 
 from hearth.scheduling import inputs
 from hearth.scheduling.estimates import (
+    FEW_RUNS,
     GAPS,
     KEPT_CALLERS,
     MAX_CALLERS,
@@ -231,15 +232,23 @@ def test_what_a_forecast_makes_up_teaches_nothing():
     assert old.export() != before
 
 
+def test_an_answer_of_one_token_says_nothing_of_how_fast_a_model_writes():
+    estimates = after()
+    for tokens, decode_s in [*[(40, 1.0)] * FEW_RUNS, (1, 1e-6)]:
+        usage = Usage(output_tokens=tokens, decode_s=decode_s)
+        estimates.learn_item(item("c"), "a", usage, run_s=1.0, expected_s=1.0)
+    assert estimates.usual_tokens_per_s("a") == pytest.approx(40.0)
+
+
 def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
     estimates = after()
     for number in (*range(MAX_CALLERS), 0, MAX_CALLERS):
         estimates.learn_item(
-            item(f"c{number}"), "a", Usage(output_tokens=1, decode_s=1.0), run_s=1.0, expected_s=1.0
+            item(f"c{number}"), "a", Usage(output_tokens=2, decode_s=1.0), run_s=1.0, expected_s=1.0
         )
     assert [estimates.service_s(item(f"c{number}"), "a") for number in (0, 1, 2, MAX_CALLERS)] == [
         1.0,
-        200.0,
+        100.0,
         1.0,
         1.0,
     ]

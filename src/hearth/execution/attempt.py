@@ -17,7 +17,7 @@ class Attempt:
         emulated: the emulator works on it. forwarded: the caller has been given bytes of it.
         resumed: what goes on with what earlier attempts have sent; None where it does not. status:
         HTTP status of the backend's answer. error: why it failed, or what its answer, which its
-        caller has, says of itself.
+        caller has, says of itself. held_up: the model server had to wait for its reader.
     """
 
     number: int = 0
@@ -26,6 +26,7 @@ class Attempt:
     emulated: bool = False
     first_byte_at: float | None = None
     forwarded: bool = False
+    held_up: bool = False
     resumed: LaterRun | None = None
     status: int | None = None
     usage: Usage = NO_USAGE

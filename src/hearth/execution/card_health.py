@@ -3,8 +3,9 @@ lost the GPU, whatever its model server lists.
 
 After a suspend or a reset of the driver a model server may compute on the CPU, and go on saying
 that the model is on the GPU. That is 5 to 30 times slower. What else makes answers slower, such as
-long contexts, other requests beside and a card that holds itself down, is either less or known, and
-then nothing is judged.
+other requests beside, a slow reader and a card that holds itself down, is either less or known, and
+then nothing is judged. A long context is allowed for: the time of a token grows with it at most in
+proportion.
 
 What is tried, in this order: the model is loaded again, the owner's command restarts the model
 server, the owner is told.
@@ -18,6 +19,8 @@ from dataclasses import field
 from math import inf
 from typing import Literal, TypeAlias
 
+from hearth.dialects.frames import object_in
+from hearth.dialects.gojson import lookup
 from hearth.engines.table import EngineTable
 from hearth.events import ModelFastAgain, ModelSlow, ModelStaysSlow
 from hearth.execution.backend_watch import BackendWatch
@@ -26,7 +29,7 @@ from hearth.execution.request import ActiveRequest
 from hearth.execution.runtime import Runtime
 from hearth.execution.tasks import WakeableSleep
 from hearth.scheduling.inputs import ModelDoubted
-from hearth.types import DAY_S, Usage, entity
+from hearth.types import DAY_S, BackendCall, Usage, entity
 
 SLOW_FACTOR = 5.0
 MIN_TOKENS = 16
@@ -48,6 +51,16 @@ NEW_NORMAL = 20
 SHORTEST_SLEEP_S = 1.0
 HARMLESS = frozenset({"power_cap"})
 """Of the reasons for which a card holds its clocks down: it does so at work."""
+SHORT_CONTEXT_TOKENS = 4096.0
+"""Below, a token takes as long as the weights do, whatever the context."""
+CONTEXT_WEIGHT = 0.3
+"""Of the latest answer in the usual context, as in the usual speed."""
+_PLACED = ("num_gpu", "num_thread")
+_CONSTRAINED = (
+    *("format", "response_format", "grammar", "json_schema", "structured_outputs", "text"),
+    *("guided_json", "guided_regex", "guided_grammar", "guided_choice", "output_config"),
+)
+"""Fields of requests that may have a model write far more slowly: on the CPU, or by a grammar."""
 
 Step: TypeAlias = Literal["watched", "reloaded", "to_restart", "restarted", "given_up", "accepted"]
 RunCommand: TypeAlias = Callable[[Sequence[str], float], Awaitable[str]]
@@ -94,6 +107,7 @@ class CardHealth:
         self._asleep_s = runtime.clock.asleep()
         self._has_slept = False
         self._fast_since_sleep: set[str] = set()
+        self._context_tokens: dict[str, float] = {}  # of answers that were as fast as usual
         self._restarted_at = -COMMAND_PAUSE_S
 
     def answered(self, work: ActiveRequest, *, alone: bool) -> bool:
@@ -110,27 +124,30 @@ class CardHealth:
         if usual_tps is None:
             return True
         tps = self._tokens_per_s(work, now) if alone and self._is_judged(model) else None
-        if tps is None:
-            known = self._cases.get(model)
-            return known is None or known.step in {"watched", "accepted"}
-        if tps * SLOW_FACTOR >= usual_tps:
+        if tps is not None and tps * SLOW_FACTOR >= usual_tps:
+            self._note_context(model, _context_tokens(work))
             self._fast(model, tps, now)
             return True
+        if tps is None or tps * SLOW_FACTOR * self._allowed_for(work) >= usual_tps:
+            known = self._cases.get(model)
+            return known is None or known.step in {"watched", "accepted"}
         return self._slow(work, usual_tps, tps, now).step == "accepted"
 
     def timed_out(self, work: ActiveRequest, *, alone: bool) -> None:
         """Take in a whole answer that was given up: its model writes, but after twice the time of
-        the longest answer that there can be, it was not there.
+        the longest answer that there can be, it was not there. One without a limit of its own may
+        have gone round in circles.
         """
         model = work.model or ""
         now = self._runtime.clock.monotonic()
         self._note_sleep()
         usual_tps = self._runtime.forecasts.usual_tokens_per_s(model)
-        if usual_tps is None or work.item.kind != "generate":
+        most_tokens = work.item.max_tokens
+        if usual_tps is None or work.item.kind != "generate" or most_tokens is None:
             return
-        if alone and self._is_judged(model):
+        if alone and self._is_judged(model) and self._allowed_for(work) <= 1.0:
             took_s = now - (work.attempt.dispatched_at or now)
-            most_tps = (work.item.max_tokens or inf) / took_s if took_s else inf
+            most_tps = most_tokens / took_s if took_s else inf
             self._slow(work, usual_tps, min(most_tps, usual_tps / 2), now)
 
     def _note_sleep(self) -> None:
@@ -150,7 +167,22 @@ class CardHealth:
         view = self._runtime.view
         is_disturbed = bool(held_down) or foreign_mib > FOREIGN_MIB or view.has_leases
         is_known = self._runtime.emulated or model in self._watch.offloaded
-        return not (is_disturbed or is_known or view.swap is not None)
+        # without a card, or where the owner says that it takes nothing of it, it is on the CPU
+        is_on_cpu = view.capacity_mib in {None, inf} or view.need_mib(model) == 0.0
+        return not (is_disturbed or is_known or is_on_cpu or view.swap is not None)
+
+    def _allowed_for(self, work: ActiveRequest) -> float:
+        """So many times slower an answer may be by its reader, its context, and what its request
+        asks for.
+        """
+        if work.attempt.held_up or _asks_for_it(work.call()):
+            return inf
+        usual_tokens = self._context_tokens.get(work.model or "", 0.0)
+        return max(1.0, _context_tokens(work) / max(usual_tokens, SHORT_CONTEXT_TOKENS))
+
+    def _note_context(self, model: str, tokens: float) -> None:
+        known = self._context_tokens.get(model, tokens)
+        self._context_tokens[model] = known + CONTEXT_WEIGHT * (tokens - known)
 
     def _tokens_per_s(self, work: ActiveRequest, now: float) -> float | None:
         attempt = work.attempt
@@ -180,6 +212,7 @@ class CardHealth:
             case.slow_answers += 1
             self._go_on(model, case, now)
             self._beat.ring()
+            self._runtime.card_beat.ring()  # a game may have begun since it was read
         return case
 
     def _go_on(self, model: str, case: _Case, now: float) -> None:
@@ -260,6 +293,9 @@ class CardHealth:
 
     async def _restart(self, model: str, case: _Case) -> None:
         command = self._runtime.settings.gpu.restart_command
+        if not command:  # it was taken out of the settings meanwhile
+            self._give_up(model, case, self._runtime.clock.monotonic())
+            return
         running = asyncio.ensure_future(self._command(command, COMMAND_TIMEOUT_S))
         try:
             while not running.done():
@@ -267,6 +303,8 @@ class CardHealth:
         finally:
             running.cancel()
         problem = running.result()
+        if self._cases.get(model) is not case:  # it was fast meanwhile
+            return
         case.tried.append(f"gpu.restart_command {problem or 'was run'}")
         case.judged_from = self._runtime.clock.monotonic()
         case.step = "restarted"
@@ -300,3 +338,18 @@ class CardHealth:
             for entry in view.running
         )
         return runs_long or (bool(view.wants(model)) and not view.is_there(model))
+
+
+def _context_tokens(work: ActiveRequest) -> float:
+    """What was read and written, as far as that is known."""
+    usage = work.attempt.usage
+    read = max(usage.prompt_tokens or 0, work.item.prompt_tokens)
+    return float(read + (usage.output_tokens or 0))
+
+
+def _asks_for_it(call: BackendCall) -> bool:
+    """Does a request name where its model is to run, or a form that its answer is to have?"""
+    body = object_in(call.body)
+    options = lookup(body, "options")
+    is_placed = isinstance(options, dict) and any(name in options for name in _PLACED)
+    return is_placed or any(lookup(body, name) for name in _CONSTRAINED)

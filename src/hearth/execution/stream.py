@@ -276,6 +276,7 @@ class AnswerStream:
         not the backend that is silent.
         """
         limit.held = True
+        work.attempt.held_up = True
         try:
             with Deadline(self._runtime.settings.server.write_deadline_s):
                 await work.reply.writable()

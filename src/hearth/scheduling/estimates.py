@@ -172,7 +172,9 @@ class Estimates:
             if len(self._output_tokens) > MAX_CALLERS:
                 del self._output_tokens[next(iter(self._output_tokens))]
             decode_s = usage.decode_s or run_s
-            if decode_s > 0:
+            # the first token comes with the prompt, so the time of an only one is next to nothing
+            is_only_one = usage.output_tokens == 1 and usage.decode_s is not None
+            if decode_s > 0 and not is_only_one:
                 _blend(self._decode_tps, model, usage.output_tokens / decode_s)
         self.reading.learn(model, prompt or Prompt(usage, in_conversation=False))
         if usage.prompt_tokens and item.prompt_tokens >= MIN_PROMPT_TOKENS:
