@@ -215,14 +215,20 @@ async def test_a_test_alert_reaches_every_target_and_a_stall_holds_up_no_other()
         )
         it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(404)
         answers = [
-            ("discord", False, "http_404"),
-            ("webhook", True, "http_204"),
-            ("ntfy", True, "http_204"),
+            ("discord", False, "http_404", "there is nothing at the address: copy it again"),
+            ("webhook", True, "http_204", None),
+            ("ntfy", True, "http_204", None),
         ]
         hosts = {"discord": "discord.example", "webhook": "hooks.example", "ntfy": "ntfy.example"}
         expected = [
-            {"target": name, "host": hosts[name], "delivered": came, "answer": answer}
-            for name, came, answer in answers
+            {
+                "target": name,
+                "host": hosts[name],
+                "delivered": came,
+                "answer": answer,
+                "problem": problem,
+            }
+            for name, came, answer, problem in answers
         ]
         assert await it.alerter.test() == expected
         assert set(it.webhooks.texts()) == {"Hearth: Test message: Alerts from Hearth arrive here."}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hearth.alerts.channels import DEFAULT_WAIT_S, MAX_WAIT_S, outcome_of
+from hearth.alerts.channels import MAX_WAIT_S, outcome_of, problem_of
 from hearth.alerts.delivery import CAPACITY, DIGEST_ABOVE, GATHER_S, MAX_ATTEMPTS
 from hearth.alerts.rules import Severity
 from hearth.events import AlertSent, InternalFault
@@ -28,16 +28,19 @@ failing = within(lambda: alerting(default=ERROR))
 WAITS_S = {
     **dict.fromkeys(("429 json", "429 json with Via"), 0.3),
     **dict.fromkeys(("429 header", "429 header with Via"), 7.0),
-    **dict.fromkeys(("429 bare", "429 bare with Via"), DEFAULT_WAIT_S),
+    "429 milliseconds": 1.5,
+    "429 milliseconds, rounded": 1.0,
+    "429 seconds of a shared limit": 44.0,
     **dict(zip(("503 with a date", "200 with the bucket empty"), (60.0, 1.5), strict=True)),
 }
 STATUSES = {
     **dict.fromkeys((200, 204), "delivered"),
-    **dict.fromkeys((302, 304, 400, 413), "refused"),
-    **dict.fromkeys((401, 403, 404, 410), "gone"),
+    **dict.fromkeys((400, 413, 422), "refused"),
+    **dict.fromkeys((301, 302, 304, 308, 401, 403, 404, 405, 410, 418, 429), "blocked"),
     **dict.fromkeys((408, 425, 500, 502, 503), "retry"),
-    429: "wait",
 }
+DELETED = ("401", "404")
+"""Replies with one of Discord's codes for a webhook that does not exist."""
 NO_ADVICE = [
     *(
         b"",
@@ -60,17 +63,22 @@ NO_ADVICE = [
 ]
 
 
+def outcome_of_reply(name: str) -> str:
+    if name in DELETED:
+        return "gone"
+    status = REPLIES[name].status
+    return "wait" if status == 429 and name in WAITS_S else STATUSES[status]
+
+
+def answer_of(reply: Reply) -> PostAnswer:
+    headers = {name.lower(): value for name, value in reply.headers.items()}
+    return PostAnswer(status=reply.status, headers=headers, body=reply.body)
+
+
 def test_what_an_answer_means():
-    for name, reply in REPLIES.items():
-        answer = PostAnswer(
-            status=reply.status,
-            headers={name.lower(): value for name, value in reply.headers.items()},
-            body=reply.body,
-        )
-        assert outcome_of(answer, WALL_AT_START) == (
-            STATUSES[reply.status],
-            WAITS_S.get(name, 0.0),
-        ), name
+    assert {
+        name: outcome_of(answer_of(reply), WALL_AT_START) for name, reply in REPLIES.items()
+    } == {name: (outcome_of_reply(name), WAITS_S.get(name, 0.0)) for name in REPLIES}
     assert {
         status: outcome_of(PostAnswer(status=status), 0.0)[0] for status in STATUSES
     } == STATUSES
@@ -78,15 +86,42 @@ def test_what_an_answer_means():
 
 
 @pytest.mark.parametrize(
+    ("location", "moved"),
+    [
+        ("https://new.example/x", "to https://new.example:"),
+        ("https://user:canary@new.example:8443/canary", "to https://new.example:8443:"),
+        ("/canary", "to another path of its host"),
+        ("//new.example/canary", "to http://new.example:"),
+        ("https://[bad", "elsewhere"),
+        ("ftp://new.example/", "elsewhere"),
+        ("https://" + "x" * 5000, "to https://" + "x" * 91 + "…:"),
+        ("", "elsewhere"),
+    ],
+)
+def test_a_receiver_that_has_moved_is_named_without_its_path(location, moved):
+    answer = PostAnswer(status=301, headers={"location": location})
+    said = problem_of(answer, "http://old.example/hook")
+    assert said.startswith(f"the receiver has moved {moved}")
+    assert "canary" not in said
+
+
+def test_what_is_delivered_is_no_problem_and_every_refusal_is_one():
+    said = {name: problem_of(answer_of(reply), OTHER_URL) for name, reply in REPLIES.items()}
+    assert [name for name, each in said.items() if not each] == [
+        name for name, reply in REPLIES.items() if reply.status in {200, 204}
+    ]
+
+
+@pytest.mark.parametrize(
     "header", ["", "soon", "-3", "nan", "Mon, 05 Jan 1970 00:00:00 GMT", "99999 99999"]
 )
-def test_a_429_that_says_nothing_usable_waits_the_default(header):
+def test_a_429_that_says_nothing_usable_asks_for_no_time(header):
     answers = [
         PostAnswer(status=429, headers={"retry-after": header}, body=body) for body in NO_ADVICE
     ]
-    assert [outcome_of(answer, WALL_AT_START) for answer in answers] == [
-        ("wait", DEFAULT_WAIT_S)
-    ] * len(NO_ADVICE)
+    assert [outcome_of(answer, WALL_AT_START) for answer in answers] == [("blocked", 0.0)] * len(
+        NO_ADVICE
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,6 +160,7 @@ async def test_an_alert_arrives_once_after_a_moment_and_is_reported(it):
         **expected,
         "waiting": 0,
         "last": "http_204",
+        "problem": None,
         "retry_in_s": None,
     }
 
@@ -177,7 +213,7 @@ async def test_without_room_the_oldest_of_the_least_bad_goes_and_is_counted(it):
         *(
             (REPLIES[name], [2.0, 2.0 + WAITS_S[name], 2.0 + WAITS_S[name]])
             for name in WAITS_S
-            if name.startswith("429")
+            if name.startswith("429") and name in WAITS_S
         ),
         *((REPLIES[name], [2.0, 3.0, 3.0]) for name in ("500", "502 html")),
         (REPLIES["503 with a date"], [2.0, 60.0, 60.0]),
@@ -202,28 +238,74 @@ async def test_an_answer_that_asks_for_time_gets_it_and_then_the_same_message(re
         )
 
 
-@pytest.mark.parametrize(
-    ("name", "is_gone", "lost"),
-    [("401", True, "abc"), ("404", True, "abc"), ("302", False, "a"), ("400", False, "a")],
-)
+@pytest.mark.parametrize("name", DELETED)
 @in_virtual_time
-async def test_a_refused_message_is_given_up_and_a_gone_webhook_gets_no_more(name, is_gone, lost):
+async def test_a_deleted_webhook_gets_no_more_until_the_settings_are_read_again(name):
     async with alerting(ONE, REPLIES[name]) as it:
         await it.put("a", "b", wait_s=10)
-        await it.put("c", wait_s=3600)
-        assert it.times == ([2.0] if is_gone else [2.0, 2.0, 12.0])
-        assert it.failures == [(f"http_{name}", 1, is_gone)]
-        assert (it.status("state"), it.target.dropped, it.status("waiting")) == (
-            "stopped" if is_gone else "ready",
-            len(lost),
-            0,
-        )
+        await it.put("c", wait_s=2 * 3600)
+        assert (it.times, it.failures) == ([2.0], [(f"http_{name}", 1, True)])
+        assert (it.status("state"), it.target.dropped, it.status("waiting")) == ("stopped", 3, 0)
+        assert "alerts.discord_webhook_url" in it.status("problem")
         it.alerter.update(ONE)
         await it.put("d", wait_s=10)
-        assert it.texts[0] == (
-            f"about {'d' if is_gone else 'b'}\n{len(lost)} more could not be sent in time "
-            "and were dropped."
-        )
+        assert it.texts == ["about d\n3 more could not be sent in time and were dropped."]
+        assert (it.status("state"), it.status("problem")) == ("ready", None)
+
+
+@in_virtual_time
+async def test_a_message_that_is_refused_for_itself_is_given_up_at_once():
+    async with alerting(ONE, REPLIES["400"]) as it:
+        await it.put("a", wait_s=5)
+        assert (it.status("state"), it.status("last")) == ("failing", "http_400")
+        await it.put("b", wait_s=10)
+        assert (it.times, it.failures) == ([2.0, 7.0], [("http_400", 1, False)])
+        assert it.texts == ["about b\n1 more could not be sent in time and were dropped."]
+        assert it.status("state") == "ready"
+
+
+BLOCKING = ["301", "302", "403 html", "404 html", "429 bare", "429 bare with Via"]
+
+
+@pytest.mark.parametrize("name", BLOCKING)
+@in_virtual_time
+async def test_a_blocked_target_is_tried_again_up_to_once_an_hour(name):
+    async with alerting(ONE, default=REPLIES[name]) as it:
+        await it.put("a", wait_s=30)
+        assert (it.status("state"), it.target.dropped) == ("failing", 0)
+        assert it.status("problem")
+        for _ in range(12):
+            await it.put("b", wait_s=3600)
+        gaps = [later - earlier for earlier, later in zip(it.times, it.times[1:], strict=False)]
+        assert gaps[:8] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+        it.webhooks.default = OK
+        await it.put(down(), wait_s=3600)
+        assert (it.status("state"), "it is down" in " ".join(it.texts)) == ("ready", True)
+
+
+@pytest.mark.parametrize("name", BLOCKING)
+@in_virtual_time
+async def test_a_receiver_that_only_restarts_gets_the_same_message_a_minute_later(name):
+    async with alerting(ONE, REPLIES[name]) as it:
+        await it.put("a", "b", wait_s=200)
+        assert (it.times, it.texts) == ([2.0, 62.0, 62.0], ["about a", "about b"])
+        assert (it.failures, it.target.dropped) == ([], 0)
+
+
+@in_virtual_time
+async def test_settings_that_are_read_again_end_the_wait_of_a_blocked_target():
+    async with alerting(ONE, REPLIES["404 html"], REPLIES["404 html"]) as it:
+        await it.put("a", wait_s=70)
+        it.alerter.update(ONE)
+        await asyncio.sleep(1)
+        assert (it.times, it.texts) == ([2.0, 62.0, 70.0], ["about a"])
+
+
+@in_virtual_time
+async def test_no_answer_in_between_does_not_reset_how_long_a_ban_is_waited_for():
+    async with alerting(ONE, *[REPLIES["429 bare"], RESET] * 3) as it:
+        await it.put("a", wait_s=3600)
+        assert it.times == [2.0, 62.0, 63.0, 183.0, 185.0]
 
 
 @pytest.mark.parametrize(
@@ -355,16 +437,19 @@ async def test_a_test_says_what_came_back_and_does_not_overtake_messages():
     async with alerting(ONE, REPLIES["404"], REPLIES["401"]) as it:
         await it.put("a", wait_s=5)
         for name, state in (("http_401", "stopped"), ("http_204", "ready")):
-            assert ((await it.target.test(message())).name, it.status("state")) == (name, state)
+            assert ((await it.target.test(message()))["answer"], it.status("state")) == (
+                name,
+                state,
+            )
     async with alerting(ONE, STALL) as it:
         await it.put("a", wait_s=3)
-        assert ((await it.target.test(message())).name, it.times[1] - it.times[0]) == (
+        assert ((await it.target.test(message()))["answer"], it.times[1] - it.times[0]) == (
             "http_204",
             10.0,
         )
     async with alerting(ONE, ERROR, ERROR, ERROR) as it:
         await it.put("a", wait_s=8)
-        assert (len(it.times), (await it.target.test(message())).name, it.attempts) == (
+        assert (len(it.times), (await it.target.test(message()))["answer"], it.attempts) == (
             3,
             "http_204",
             [],

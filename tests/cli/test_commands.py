@@ -44,7 +44,7 @@ DELIVERED = "discord (discord.org): delivered\n"
 ALERT = ("admin alert test", "POST /llm/admin/alert/test")
 
 
-def tried(*answers: str) -> Fields:
+def tried(*answers: str, problem: str | None = None) -> Fields:
     """What each target of alerts answered."""
     named = zip(("discord", "ntfy"), answers, strict=True)
     return {
@@ -54,6 +54,7 @@ def tried(*answers: str) -> Fields:
                 "host": f"{name}.org",
                 "delivered": said[:6] == "http_2",
                 "answer": said,
+                "problem": None if said[:6] == "http_2" else problem,
             }
             for name, said in named
         ]
@@ -209,9 +210,13 @@ def all_of_caller(requests: int, jobs: int, batches: int) -> Fields:
             "the clock is confirmed; expired data is deleted again\n",
         ),
         (*ALERT, 200, tried("http_200", "http_204"), 0, f"{DELIVERED}ntfy (ntfy.org): delivered\n"),
-        (*ALERT, 200, tried("http_200", "http_404"), 1, "there is nothing at the address"),
-        (*ALERT, 200, tried("http_401", "http_200"), 1, "copy it again"),
-        (*ALERT, 200, tried("http_200", "dns"), 1, "is the machine online?"),
+        (
+            *ALERT,
+            200,
+            tried("http_200", "http_404", problem="there is\nnothing"),
+            1,
+            f"{DELIVERED}ntfy (ntfy.org): not delivered: http_404 (there is\ufffdnothing)\n",
+        ),
         (
             *ALERT,
             200,

@@ -382,6 +382,19 @@ NOW = time.time()
             check_status({"alerts": {"active": [{"type": "gpu_lost", "subject": ""}]}}),
             ["warn alert gpu_lost"],
         ),
+        (
+            check_status(
+                {
+                    "alerts": {
+                        "targets": [
+                            {"name": "ntfy", "state": "ready", "problem": None},
+                            {"name": "discord", "state": "stopped", "problem": "it was deleted"},
+                        ]
+                    }
+                }
+            ),
+            ["FAIL alerts to discord are stopped: it was deleted"],
+        ),
     ],
 )
 def test_findings_are_compared_with_the_configuration_and_the_gateway(found, expected):

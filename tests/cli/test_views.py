@@ -373,6 +373,18 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
             "requests",
         ),
         ({"latency": hour("external", "coder:14b", 12, 5.0)}, "mode active", "last hour"),
+        (
+            {
+                "alerts": {
+                    "targets": [
+                        {"name": "discord", "state": "stopped", "problem": "it was deleted"},
+                        {"name": "ntfy", "state": "ready", "problem": None},
+                    ]
+                }
+            },
+            "alerts to discord: stopped: it was deleted",
+            "ntfy",
+        ),
     ],
 )
 def test_the_status_shows_nothing_that_is_not_there(changed, shown, absent):

@@ -52,12 +52,18 @@ REPLIES: Mapping[str, Reply] = {
         204, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset-After": "1.5"}
     ),
     "302": Reply(302, {"Location": "/elsewhere"}),
+    "301": Reply(301, {"Location": "https://new.example:8443/secret?token=canary-77aa"}),
     "400": Reply(400, {}, b'{"code": 50006}'),
     "401": Reply(401, {}, b'{"code": 50027}'),
     "404": Reply(
         404, {"Content-Type": "application/json"}, b'{"message": "Unknown Webhook", "code": 10015}'
     ),
+    "403 html": Reply(403, {"Content-Type": "text/html"}, b"<h1>error code: 1015</h1>"),
+    "404 html": Reply(404, {"Content-Type": "text/html"}, b"<h1>starting</h1>"),
     "429 json": limited(0.3),
+    "429 milliseconds": limited(1500, Retry_After="1500", X_RateLimit_Reset_After="1.5"),
+    "429 milliseconds, rounded": limited(457, Retry_After="457", X_RateLimit_Reset_After="1"),
+    "429 seconds of a shared limit": limited(43.3, Retry_After="44", X_RateLimit_Reset_After="1"),
     "429 json with Via": limited(0.3, Via="1.1 google"),
     "429 header": limited(None, Retry_After="7"),
     "429 header with Via": limited(None, Retry_After="7", Via="1.1 google"),

@@ -305,7 +305,8 @@ class GatewayAlerter(HandlingSink):
                 self._alert(kind, "It is back within its limit.", now, resolved=True)
 
     async def test(self) -> list[JsonDict]:
-        """Send a message to every target now: `target`, `host`, `delivered` and `answer` of each.
+        """Send a message to every target now: `target`, `host`, `delivered`, `answer` and `problem`
+        of each.
 
         Raises NotFound where there is none.
         """
@@ -319,16 +320,7 @@ class GatewayAlerter(HandlingSink):
             text="Alerts from Hearth arrive here.",
         )
         message = AlertMessage(alerts=(alert,), wall_at=self._clock.wall())
-        answers = await asyncio.gather(*(target.test(message) for target in targets))
-        return [
-            {
-                "target": target.name,
-                "host": target.host,
-                "delivered": answer.delivered,
-                "answer": answer.name,
-            }
-            for target, answer in zip(targets, answers, strict=True)
-        ]
+        return await asyncio.gather(*(target.test(message) for target in targets))
 
     def status(self) -> JsonDict:
         """The `alerts` part of the status page: counts since the start, what goes on, how each

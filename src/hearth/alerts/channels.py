@@ -18,8 +18,6 @@ from hearth.alerts.rules import Alert, Severity, shown
 from hearth.clock import rfc3339_ms
 from hearth.types import JsonMapping, Post, PostAnswer, frozen
 
-DEFAULT_WAIT_S = 5.0
-"""After a 429 that does not say how long."""
 MAX_WAIT_S = 3600.0
 TITLE_LIMIT = 256
 DESCRIPTION_LIMIT = 4096
@@ -36,8 +34,32 @@ _LOOKS = {
 }
 """Discord's colour, ntfy's priority and tag."""
 _GREEN = 0x2ECC71
-DeliveryOutcome = Literal["delivered", "wait", "retry", "refused", "gone"]
-"""What an answer means for the message, and for the posts to come."""
+DeliveryOutcome = Literal["delivered", "wait", "retry", "blocked", "refused", "gone"]
+"""What an answer means for the message, and for the posts to come.
+
+wait: a time is asked for. retry: there is an outage. blocked: nothing is taken here now. refused:
+this message is not taken. gone: nothing will ever be taken here.
+"""
+_OF_THE_MESSAGE = frozenset({400, 411, 413, 414, 415, 422, 431})
+_OUTAGES = frozenset({408, 425})
+_DELETED_CODES = frozenset({10015, 50027})
+"""Of Discord: unknown webhook, invalid webhook token."""
+_WRONG_ADDRESS = "the address is not complete, or no longer valid: copy it again"
+_NOTHING_THERE = "there is nothing at the address: copy it again"
+_PROBLEMS = {
+    "http_401": _WRONG_ADDRESS,
+    "http_403": _WRONG_ADDRESS,
+    "http_404": _NOTHING_THERE,
+    "http_410": _NOTHING_THERE,
+    "http_429": "the receiver gets too many messages",
+    "dns": "the name of the host is unknown: is the machine online?",
+    "connect": "no connection: is the host reachable from this machine?",
+    "tls": "the certificate of the host is not trusted",
+    "timeout": "no answer in time",
+    "broken": "the connection ended before there was an answer",
+}
+MILLISECONDS_FROM = 100
+"""Fewer milliseconds are taken for seconds, which is a short wait as well."""
 
 
 @frozen
@@ -194,29 +216,85 @@ def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[DeliveryOutcome, floa
         is_last = bucket.get("x-ratelimit-remaining", "").strip() == "0"
         return "delivered", _seconds(bucket.get("x-ratelimit-reset-after")) if is_last else 0.0
     if status == 429:
-        return "wait", _asked_wait_s(answer, wall_s) or DEFAULT_WAIT_S
-    if status in {401, 403, 404, 410}:
+        wait_s = _asked_wait_s(answer, wall_s)
+        return ("wait", wait_s) if wait_s else ("blocked", 0.0)
+    if is_deleted(answer):
         return "gone", 0.0
-    if status >= 500 or status in {408, 425}:
+    if status >= 500 or status in _OUTAGES:
         return "retry", _asked_wait_s(answer, wall_s)
-    return "refused", 0.0
+    return "refused" if status in _OF_THE_MESSAGE else "blocked", 0.0
+
+
+def is_deleted(answer: PostAnswer) -> bool:
+    """Whether Discord says that its webhook does not exist. A bare 404 may be a proxy's, or of a
+    receiver that starts.
+    """
+    return answer.status in {401, 403, 404} and _said(answer).get("code") in _DELETED_CODES
+
+
+def problem_of(answer: PostAnswer, url: str) -> str:
+    """What is wrong with a receiver that answered a post to `url`, for its owner: without what may
+    be secret in an address. Empty where it was delivered.
+    """
+    if answer.delivered:
+        return ""
+    if is_deleted(answer):
+        return (
+            "Discord does not know this webhook, it was perhaps deleted: set the address of another"
+            " one as alerts.discord_webhook_url"
+        )
+    if 300 <= (answer.status or 0) < 400:
+        moved = _moved_to(answer.headers.get("location", ""), url)
+        return f"the receiver has moved {moved}: set its new address"
+    return _PROBLEMS.get(answer.name, f"the receiver answers {answer.name.replace('_', ' ')}")
+
+
+def _moved_to(location: str, url: str) -> str:
+    """Where a redirect leads; of an address, only what is no secret."""
+    try:
+        old, new = URL(url).origin(), URL(url).join(URL(location)).origin()
+    except ValueError:
+        return "elsewhere"
+    if not location or new.scheme not in {"http", "https"}:
+        return "elsewhere"
+    return "to another path of its host" if new == old else f"to {shown(str(new))}"
+
+
+def _said(answer: PostAnswer) -> JsonMapping:
+    """The JSON object of an answer; empty where there is none."""
+    try:
+        body = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def _asked_wait_s(answer: PostAnswer, wall_s: float) -> float:
     """The longest wait that the answer asks for, 0 where it asks for none."""
-    try:
-        body = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        body = None
-    in_body = body.get("retry_after") if isinstance(body, dict) else None
     retry_after = answer.headers.get("retry-after", "")
+    reset_after_s = _seconds(answer.headers.get("x-ratelimit-reset-after"))
     try:
         until = parsedate_to_datetime(retry_after).timestamp() - wall_s
     except (ValueError, OverflowError):
         until = 0.0
-    return max(
-        map(_seconds, (in_body, retry_after, until, answer.headers.get("x-ratelimit-reset-after")))
-    )
+    asked = (_said(answer).get("retry_after"), retry_after)
+    numbers = (0.0 if _is_milliseconds(each, reset_after_s) else _seconds(each) for each in asked)
+    return max(*numbers, _seconds(until), reset_after_s)
+
+
+def _is_milliseconds(raw: object, reset_after_s: float) -> bool:
+    """Whether a whole number is the time until the reset in milliseconds.
+
+    Discord counts so at addresses without a version of its API, as those that it gives out, and the
+    reset always in seconds, perhaps rounded up.
+    """
+    if not reset_after_s or not isinstance(raw, int | str):
+        return False
+    try:
+        number = int(raw)
+        return number >= MILLISECONDS_FROM and abs(number / 1000 - reset_after_s) <= 1.0
+    except (ValueError, OverflowError):
+        return False
 
 
 def _seconds(raw: object) -> float:

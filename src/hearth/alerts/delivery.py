@@ -5,14 +5,21 @@ at the pace that the place allows.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
-from hearth.alerts.channels import AlertMessage, Compose, DeliveryOutcome, outcome_of
+from hearth.alerts.channels import (
+    AlertMessage,
+    Compose,
+    DeliveryOutcome,
+    outcome_of,
+    problem_of,
+)
 from hearth.alerts.rules import OWN_TASK, Alert, AlertKey
 from hearth.clock import Clock
 from hearth.events import AlertFailed, AlertSent, InternalFault
@@ -27,7 +34,11 @@ DIGEST_ABOVE = 3
 POSTS_PER_MINUTE = 20
 MAX_ATTEMPTS = 5
 """Posts of one message before it is given up."""
-MAX_BACKOFF_S = 60.0
+BACKOFF_S: Mapping[DeliveryOutcome, tuple[float, float]] = {
+    "retry": (1.0, 60.0),
+    "blocked": (60.0, 3600.0),
+}
+"""The first pause after such an answer, and the longest; each is twice the one before."""
 POST_TIMEOUT_S = 10.0
 TEST_TIMEOUT_S = 25.0
 
@@ -126,10 +137,12 @@ class Target:
         self._posted_at: deque[float] = deque(maxlen=POSTS_PER_MINUTE)
         self._silent_until = -inf
         self._retry_at = -inf
-        self._failures = 0
+        self._failures: Counter[DeliveryOutcome] = Counter()
+        """Of every kind that backs off, since the last post that was answered otherwise."""
         self._gone = False
         self._closing = False
         self._last = ""
+        self._problem = ""
         self._one_at_a_time = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -151,14 +164,16 @@ class Target:
         return urlsplit(self._url).hostname or ""
 
     def point_at(self, url: str) -> None:
-        """Post there from now on, nowhere where it is empty; a target that had stopped tries
-        again.
+        """Post there from now on, nowhere where it is empty; a target that had stopped or waits to
+        try again does so now.
         """
         if url != self._url:
             self._posted_at.clear()
             self._silent_until = -inf
-            self._retry_at = -inf
-            self._failures = 0
+            self._last = ""
+            self._problem = ""
+        self._retry_at = -inf
+        self._failures.clear()
         if not url:
             self._message = None
             self._outbox.clear()
@@ -200,22 +215,31 @@ class Target:
         self._outbox.clear()
         self._closing = False
 
-    async def test(self, message: AlertMessage) -> PostAnswer:
+    async def test(self, message: AlertMessage) -> JsonDict:
         """Post this one now, even to a target that has stopped; what came back."""
+        url = self._url
         try:
             async with asyncio.timeout(TEST_TIMEOUT_S), self._one_at_a_time:
                 _, answer = await self._post(message)
-                return answer
         except TimeoutError:
-            return PostAnswer(failure="timeout")
+            answer = PostAnswer(failure="timeout")
+        return {
+            "target": self.name,
+            "host": self.host,
+            "delivered": answer.delivered,
+            "answer": answer.name,
+            "problem": problem_of(answer, url) or None,
+        }
 
     def status(self) -> JsonDict:
-        """How it does; `last`: the name of the last answer."""
+        """How it does; `last`: the name of the last answer; `problem`: what is wrong with it, for
+        the owner.
+        """
         wait_s = max(self._retry_at, self._free_at()) - self._clock.monotonic()
         state = "waiting" if wait_s > 0 else "ready"
         if self._gone:
             state = "stopped"
-        elif self._failures:
+        elif self._problem:
             state = "failing"
         return {
             "name": self.name,
@@ -226,6 +250,7 @@ class Target:
             "dropped": self.dropped,
             "waiting": len(self._outbox) + (len(self._message.alerts) if self._message else 0),
             "last": self._last or None,
+            "problem": self._problem or None,
             "retry_in_s": round(wait_s, 1) if wait_s > 0 else None,
         }
 
@@ -293,18 +318,24 @@ class Target:
         # new one
         if url != self._url:
             return "delivered" if outcome == "delivered" else "retry", answer
-        now = self._clock.monotonic()
+        self._note(outcome, wait_s)
         self._last = answer.name
-        self._gone = outcome == "gone"
-        self._silent_until = max(self._silent_until, now + wait_s)
-        if outcome == "retry":
-            self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures, 10))
-            self._failures += 1
-        else:
-            self._retry_at = -inf
-            self._failures = 0
+        self._problem = "" if outcome == "wait" else problem_of(answer, url)
         self._wake.set()
         return outcome, answer
+
+    def _note(self, outcome: DeliveryOutcome, wait_s: float) -> None:
+        """When the next post may go out; `wait_s`: what the receiver asks for."""
+        now = self._clock.monotonic()
+        self._gone = outcome == "gone"
+        self._silent_until = max(self._silent_until, now + wait_s)
+        if outcome not in BACKOFF_S:
+            self._retry_at = -inf
+            self._failures.clear()
+            return
+        first_s, longest_s = BACKOFF_S[outcome]
+        self._retry_at = now + min(longest_s, first_s * 2.0 ** min(self._failures[outcome], 10))
+        self._failures[outcome] += 1
 
     def _give_up(
         self, reason: str, *, stopped: bool = False, keep_conditions: bool = False
@@ -317,7 +348,10 @@ class Target:
         self._outbox.undelivered(message, keep_conditions=keep_conditions)
         if stopped:
             self._outbox.clear()
-        self._events.emit(AlertFailed(reason=reason, stopped=stopped, **self._about(message)))
+        about = self._about(message)
+        self._events.emit(
+            AlertFailed(reason=reason, problem=self._problem, stopped=stopped, **about)
+        )
 
     def _about(self, message: AlertMessage) -> dict[str, Any]:
         return {

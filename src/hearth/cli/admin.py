@@ -40,17 +40,6 @@ _COMMANDS = {
     "unload": "Unload MODEL; ends with 1 if a request runs on it or waits for it.",
 }
 _ABOUT_A_MODEL = ("pin", "load", "unload")
-_WRONG_ADDRESS = " (the address is not complete, or no longer valid: copy it again)"
-_ADVICE = {
-    "http_401": _WRONG_ADDRESS,
-    "http_403": _WRONG_ADDRESS,
-    "http_404": " (there is nothing at the address: copy it again)",
-    "http_429": " (too many messages: wait a little)",
-    "dns": " (the name of the host is unknown: is the machine online?)",
-    "connect": " (no connection: is the host reachable from this machine?)",
-    "tls": " (the certificate of the host is not trusted)",
-    "timeout": " (no answer in time)",
-}
 
 
 @click.command
@@ -222,8 +211,8 @@ def test_alerts(context: click.Context, *, as_json: bool, client: GatewayClient)
 
 def _delivery(target: Json) -> str:
     """`discord (discord.com): delivered`, or why it was not."""
-    answer = text(target, "answer")
-    what = f"not delivered: {answer}{_ADVICE.get(answer, '')}"
-    if flag(target, "delivered"):
-        what = "delivered"
+    what = "delivered"
+    if not flag(target, "delivered"):
+        problem = text(target, "problem")
+        what = f"not delivered: {text(target, 'answer')}{problem and f' ({problem})'}"
     return f"{text(target, 'target')} ({text(target, 'host')}): {what}"

@@ -336,6 +336,10 @@ def check_status(status: JsonMapping) -> Iterator[Finding]:
     if pending := ", ".join(texts(config, "restart_pending")):
         says = f"settings wait for a restart: {pending}"
         yield Finding("warn", "gateway", says, "restart Hearth")
+    for target in parts(part(status, "alerts"), "targets"):
+        if problem := text(target, "problem"):
+            says = f"alerts to {text(target, 'name')} are {text(target, 'state')}: {problem}"
+            yield Finding("FAIL", "gateway", says, "hearth admin alert test")
     for alert in parts(part(status, "alerts"), "active"):
         says = f"alert {text(alert, 'type')} {text(alert, 'subject')}".rstrip()
         yield Finding("warn", "gateway", says, "see docs/alerts.md")

@@ -64,11 +64,20 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     for row in parts(part(answer, "latency"), "last_hour"):
         if row.get("model") is None:
             yield "last hour", _latency(row)
+    yield from _failing_targets(part(answer, "alerts"))
     for problem in texts(config, "problems"):
         refused = f"refused, the old one is in force: {problem}"
         yield Text("config", "bold red"), Text(refused, "red")
     if pending := ", ".join(texts(config, "restart_pending")):
         yield "config", Text(f"waits for a restart: {pending}", "yellow")
+
+
+def _failing_targets(alerts: Json) -> Iterator[tuple[Text, Text]]:
+    """Where alerts do not arrive, and why."""
+    for target in parts(alerts, "targets"):
+        if problem := text(target, "problem"):
+            what = f"to {text(target, 'name')}: {text(target, 'state')}: {problem}"
+            yield Text("alerts", "bold red"), Text(what, "red")
 
 
 def _leases(leases: Json) -> Iterator[tuple[str, Text]]:

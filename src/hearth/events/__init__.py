@@ -378,8 +378,8 @@ class AlertSent(Event):
 
 class AlertFailed(Event, level=WARNING):
     """A message with alerts was given up. Fields: `target`; `types`; `alerts`; `attempts`;
-    `reason`: http_404 and the like, timeout, dns, connect, tls, broken or stopping; `stopped`:
-    whether the target gets no more until a reload.
+    `reason`: http_404 and the like, timeout, dns, connect, tls, broken or stopping; `problem`: what
+    that means, perhaps empty; `stopped`: whether the target gets no more until a reload.
     """
 
     target: str
@@ -387,6 +387,7 @@ class AlertFailed(Event, level=WARNING):
     alerts: int
     attempts: int
     reason: str
+    problem: str
     stopped: bool
 
 

@@ -60,7 +60,14 @@ CLOUD |= {
     "reserved_usd": 0.5,
     "internal_spent_today_usd": 0,
 }
-TARGET = {"name": "discord", "host": "discord.test", "state": "ready", "sent": 2, "failed": 1}
+TARGET = {
+    "name": "discord",
+    "host": "discord.test",
+    "state": "failing",
+    "sent": 2,
+    "failed": 1,
+    "problem": "the receiver has moved to https://new.test: set its new address",
+}
 IN_HOUSE: Fields = {
     "reason": "it does not answer",
     "draining": True,

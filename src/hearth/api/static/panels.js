@@ -234,8 +234,8 @@ export function Gateway({ state, now, orders, ask }) {
         <span>Configuration ${config.generation}, ${config.source === "defaults" ? "built-in defaults" : html`<code>${config.source}</code>`}, since ${day(config.loaded_wall, now)}
         ${config.restart_pending.length ? html`; <b>restart needed for ${config.restart_pending.join(", ")}</b>` : null}</span></li>
       ${storage ? html`<li><span class=${`dot ${storage.state === "ok" ? "ok" : "bad"}`}></span>${storage.state === "ok" ? "The request log is being written." : `The request log is not written (${storage.state}); ${count(storage.waiting_rows)} rows are waiting.`}</li>` : null}
-      ${targets.map((each) => html`<li key=${each.name}><span class=${`dot ${each.state === "stopped" ? "bad" : each.failed ? "warn" : "ok"}`}></span>
-        <span>Alerts to ${each.name} <span class="muted">${each.host}</span>: ${each.state}, ${count(each.sent)} sent${each.failed ? `, ${count(each.failed)} failed` : ""}</span></li>`)}
+      ${targets.map((each) => html`<li key=${each.name}><span class=${`dot ${each.problem ? "bad" : each.failed ? "warn" : "ok"}`}></span>
+        <span>Alerts to ${each.name} <span class="muted">${each.host}</span>: ${each.state}, ${count(each.sent)} sent${each.failed ? `, ${count(each.failed)} failed` : ""}${each.problem ? html`<br /><b>${each.problem}</b>` : null}</span></li>`)}
       ${announced.map(([task, at]) => html`<li key=${task}><span class="dot"></span><span><b>${task}</b> is due at ${day(at, now)}, in ${whole(at - now)}</span></li>`)}
       <li><span class="dot"></span><span title=${`scheduling.active_hours: ${house.hours.windows.join(", ") || "none"}`}>${hoursOf(house, now)} · policy ${house.policy}${house.promotions ? ` · ${count(house.promotions)} promoted by age` : ""}</span></li>
     </ul>
