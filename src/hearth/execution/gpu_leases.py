@@ -271,6 +271,7 @@ class GpuLeases:
                 GpuLeaseGranted(at=now, lease_id=lease.id, took_s=now - lease.asked_at)
             )
             self._keep(replace(lease, granted_at=now))
+            self._runtime.post(inputs.TimerFired())  # so that who looks at the status sees it
             return
         else:
             self._read_card(now)
