@@ -216,11 +216,17 @@ async def test_who_waits_for_a_lease_that_ends_is_told():
 
 
 @in_virtual_time
-async def test_a_lease_larger_than_the_card_is_refused():
+async def test_a_lease_larger_than_the_card_is_refused_also_in_place_of_another():
     async with CardHouse("a") as house:
-        with pytest.raises(OrderRefused, match=r"25\.0 GiB is more than the GPU has \(24\.0 GiB\)"):
+        too_large = r"25\.0 GiB is more than the GPU has \(24\.0 GiB\)"
+        with pytest.raises(OrderRefused, match=too_large):
             take(house, mib=25 * GIB)
         assert not leases_of(house).leases
+        lease = take(house, mib=None, lease_id="all")
+        with pytest.raises(OrderRefused, match=too_large):
+            take(house, mib=25 * GIB, lease_id="all")
+        assert leases_of(house).leases == {"all": lease}
+        leases_of(house).end("all", "released")
         two = [take(house, mib=20 * GIB), take(house, mib=20 * GIB)]
         for lease in two:
             assert await leases_of(house).wait_granted(lease.id, 1.0)

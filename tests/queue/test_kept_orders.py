@@ -330,6 +330,20 @@ async def test_a_store_that_cannot_be_read_at_first_is_not_written_over():
 
 
 @in_virtual_time
+async def test_a_holder_who_is_back_before_the_store_can_be_read_keeps_its_lease():
+    disk = Disk()
+    held = LEASE | {"source": "connection", "until_wall_s": None, "left_s": HOLDER_RETURNS_S}
+    await written(disk, NOTHING | {"leases": [held]})
+    disk.broken = True
+    async with Living(disk, "a") as house:
+        leases = house.gateway.leases
+        leases.take(reason="a game", source="connection", lease_id="lease-1", mib=1024.0)
+        disk.broken = False
+        await sleep_until(2.0 * HOLDER_RETURNS_S)
+        assert [(each.mib, each.until) for each in leases.leases.values()] == [(1024.0, None)]
+
+
+@in_virtual_time
 async def test_an_order_counts_also_where_it_cannot_be_written():
     disk = Disk()
     async with Living(disk, "a") as house:

@@ -128,8 +128,9 @@ class GpuLeases:
             until=None if for_s is None else expires_at,
             expires_at=expires_at,
         )
-        if known is None or not _covers(known.mib, mib):
+        if known is None or mib != known.mib:
             self._check_size(mib)
+        if known is None or not _covers(known.mib, mib):
             self._stale_readings = self._runtime.tracker.readings_taken
         if known is None:
             self._emit_taken(lease)

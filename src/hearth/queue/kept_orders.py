@@ -107,7 +107,9 @@ class KeptOrders:
             ordered=kept.ordered,
             since_wall_s=kept.since_wall_s,
         )
-        found = [self._restored(each, now, self._clock.wall()) for each in kept.leases]
+        # who was back before the store could be read has taken its lease already
+        returning = [each for each in kept.leases if each.id not in self._leases.leases]
+        found = [self._restored(each, now, self._clock.wall()) for each in returning]
         leases = [lease for lease in found if lease is not None]
         if leases or standing != StandingOrders():
             recalled = OrdersRecalled(
