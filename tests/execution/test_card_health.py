@@ -74,6 +74,7 @@ class LossyHouse(House):
         stays: bool = False,
         answer_timeout_s: float = 0.0,
         vram_gb: float | None = 24.0,
+        expect_faults: bool = False,
     ) -> None:
         super().__init__(
             FakeModel(name="a", parallel=2),
@@ -87,6 +88,7 @@ class LossyHouse(House):
             service=self._serve,
             command=self._run,
             ollama=StayingOllama if stays else FakeOllama,
+            expect_faults=expect_faults,
         )
         self.words = 44
         self.prompt_tokens: int | None = None
@@ -438,6 +440,21 @@ async def test_a_model_that_is_fast_again_before_the_command_fails_is_no_alert(h
     await settle()
     assert len(house.events.of(ModelFastAgain)) == 1
     assert house.events.of(ModelStaysSlow) == []
+
+
+@within(open_house(expect_faults=True))
+async def test_a_command_that_breaks_hearths_own_task_is_not_run_again(house: LossyHouse):
+    async def breaks() -> None:
+        raise PermissionError
+
+    house.during_command = breaks
+    house.lose()
+    await house.answers(3)
+    await sleep_until(house.now + 3600.0)
+    await house.answers(2)
+    assert house.ran == [COMMAND]
+    house.mend()
+    await house.answers(1)
 
 
 @in_virtual_time

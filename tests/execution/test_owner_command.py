@@ -53,3 +53,17 @@ async def test_what_takes_too_long_or_is_left_is_ended_with_its_children(tmp_pat
     child = int(pids.read_text())
     assert child != os.getpid()
     await until(lambda: is_gone(child))
+
+
+async def test_what_may_not_be_ended_has_taken_too_long_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As a command under sudo, which runs as root."""
+    end = os.killpg
+
+    def refuse(group: int, sent: int) -> None:
+        end(group, sent)  # here it is ours, and is not to be left over
+        raise PermissionError
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    assert await run_command(["sleep", "1000"], 0.1) == "took longer than 0.1 s"

@@ -296,6 +296,9 @@ class CardHealth:
         if not command:  # it was taken out of the settings meanwhile
             self._give_up(model, case, self._runtime.clock.monotonic())
             return
+        # before it runs: whatever becomes of it, it is not run again
+        case.step = "restarted"
+        case.judged_from = inf
         running = asyncio.ensure_future(self._command(command, COMMAND_TIMEOUT_S))
         try:
             while not running.done():
@@ -307,7 +310,6 @@ class CardHealth:
             return
         case.tried.append(f"gpu.restart_command {problem or 'was run'}")
         case.judged_from = self._runtime.clock.monotonic()
-        case.step = "restarted"
         if problem:
             self._give_up(model, case, case.judged_from)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 async def run_command(command: Sequence[str], timeout_s: float) -> str:
     """How it failed, empty where it did not. What it writes is dropped, since that may be secret;
-    what it has started ends with it where it takes too long.
+    what it has started ends with it where it takes too long, as far as we may end it.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -27,7 +27,8 @@ async def run_command(command: Sequence[str], timeout_s: float) -> str:
         return f"took longer than {timeout_s:g} s"
     finally:
         if process.returncode is None:
-            with suppress(ProcessLookupError):
+            # what runs as another user, as under sudo, may not be ended by us, and runs on
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     if code < 0:
         return f"was ended by signal {-code}"
