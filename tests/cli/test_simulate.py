@@ -75,7 +75,7 @@ def runs_of(result: Any) -> list[Fields]:
         (
             ("--workload", FIRST, "--plot", "p.png", "--save", "out"),
             1,
-            ".venv/bin/pip install matplotlib",
+            "-m pip install 'matplotlib<4,>=3.11'`",
         ),
     ],
 )

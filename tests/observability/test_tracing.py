@@ -545,7 +545,7 @@ def test_without_opentelemetry_the_start_is_refused_with_what_to_install(tmp_pat
     )
     done = program(hidden, tmp_path, "serve", "--emulator", "--port", "0", "--config", str(file))
     assert done.returncode == 2
-    assert '.venv/bin/pip install -e ".[otel]"' in done.stderr
+    assert " -m pip install 'opentelemetry-exporter-otlp-proto-http<2,>=1.45'" in done.stderr
     assert "telemetry.otlp_endpoint" in done.stderr
 
 

@@ -13,6 +13,7 @@ from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
+from hearth.installation import how_to_install, packages_of_extra
 from hearth.observability.fanout import EventFanout
 from hearth.types import Sequence
 
@@ -48,9 +49,7 @@ def open_telemetry(
             OtlpTraces,
         )
     except ModuleNotFoundError as error:
-        install = (
-            'run `.venv/bin/pip install -e ".[otel]"` in the folder of Hearth, or set it to ""'
-        )
+        install = f'{how_to_install(packages_of_extra("otel"))}, or set it to ""'
         raise ConfigError(
             [f"telemetry.otlp_endpoint: OpenTelemetry is not installed ({error.name}): {install}"]
         ) from error

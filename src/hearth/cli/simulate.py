@@ -35,6 +35,7 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
 from hearth.engines.ollama.traits import canonical_model as canonical
 from hearth.errors import ConfigError
+from hearth.installation import how_to_install, packages_of_extra
 from hearth.scheduling.core import Scheduler
 from hearth.simulation import callers
 from hearth.simulation.agents import AGENTS
@@ -212,8 +213,7 @@ def simulate(
         raise click.UsageError("--save takes one workload; name it with --workload")
     if plot_file is not None and find_spec("matplotlib") is None:
         raise CommandFailed(
-            "--plot needs matplotlib: run `.venv/bin/pip install matplotlib` in the folder of"
-            " Hearth"
+            f"--plot needs matplotlib: {how_to_install(packages_of_extra('plots'))}"
         )
     if save_file is not None:
         _write(save_file, trace_text(next(iter((aliased or workloads).values()))).encode())

