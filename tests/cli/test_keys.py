@@ -186,6 +186,29 @@ def test_a_file_that_cannot_be_edited_safely_stays_as_it_is_and_no_key_is_shown(
     assert (says in result.stderr, "hearth_" in result.output) == (True, False)
 
 
+@pytest.mark.parametrize("found_by", ["directory", "HEARTH_CONFIG", "--config"])
+def test_lines_to_add_by_hand_name_the_file_in_force(hearth, tmp_path, found_by):
+    file = tmp_path / ("config" if found_by == "directory" else "etc") / "llm_gateway.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"auth:\n  keys:\n    - name: old\n      sha256: {B}\n")
+    args = ("--config", str(file)) if found_by == "--config" else ()
+    environ = {"HEARTH_CONFIG": str(file)} if found_by == "HEARTH_CONFIG" else {}
+    told = hearth("admin", "key", "new", "anna", *args, **environ)
+    assert f"Put these lines into {file}; a saved edit is live at once" in told.stdout
+    refused = hearth("admin", "key", "new", "old", *args, **environ)
+    assert (refused.exit_code, "hearth_" in refused.output) == (2, False)
+    assert f"{file} has a key of that name already" in refused.stderr
+    assert "hearth admin key revoke" in refused.stderr
+
+
+def test_a_key_for_a_file_that_lacks_one_is_made_and_names_it(hearth, tmp_path):
+    (tmp_path / "open.yaml").write_text("server: {host: 0.0.0.0}\n")
+    told = hearth("admin", "key", "new", "anna", "--config", "open.yaml")
+    assert (told.exit_code, "into open.yaml;" in told.stdout) == (0, True)
+    none = hearth("admin", "key", "new", "anna")
+    assert "there is no configuration file: make one with `hearth config example" in none.stdout
+
+
 def test_the_first_key_of_a_service_is_in_its_file_and_its_digest_configured(hearth, tmp_path):
     file = tmp_path / "mine.yaml"
     started = ("serve", "--config", "mine.yaml", "--emulator", "--host", "192.0.2.1", "--first-key")

@@ -22,8 +22,13 @@ from hearth.cli.config import find_config, load_found
 from hearth.cli.options import CONFIG
 from hearth.clock import new_api_key
 from hearth.config.loading import load_gateway_config, parse_bytes
+from hearth.errors import ConfigError
 from hearth.types import Lane
 
+_NO_FILE = (
+    "there is no configuration file: make one with `hearth config example >"
+    " config/llm_gateway.yaml`"
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -99,6 +104,9 @@ def new_key(
     """Create a key for the caller NAME and print it once, with the lines for the configuration
     file.
     """
+    path, _ = find_config(file)
+    if path is not None and not writes:
+        _check_free(path, name)
     secret = new_api_key()
     of_lane = Lane.INTERNAL if is_assistant else Lane(lane)
     entry = key_entry(name, secret, of_lane, is_admin=is_admin, is_assistant=is_assistant)
@@ -109,8 +117,21 @@ def new_key(
     if edited is not None:
         click.echo(f"Its digest is in {edited}; a running gateway accepts it within a second.")
         return
-    click.echo("Put these lines into config/llm_gateway.yaml; a saved edit is live at once:\n")
+    if path is None:
+        click.echo(f"{_NO_FILE}, and put these lines into it:\n")
+    else:
+        click.echo(f"Put these lines into {path}; a saved edit is live at once:\n")
     click.echo("\n".join(("auth:", "  keys:", *_item(entry, "    "))))
+
+
+def _check_free(path: Path, name: str) -> None:
+    """Raises Unusable where the file has a key of that name. One that has problems is not read: a
+    key may be what it lacks.
+    """
+    with suppress(ConfigError):
+        known = {each.name for each in load_gateway_config(path).settings.auth.keys}
+        if name in known:
+            raise _taken(path, known)
 
 
 @key.command
@@ -152,15 +173,13 @@ def edit_keys(
     """
     path, _ = find_config(file)
     if path is None:
-        raise Unusable(
-            "there is no configuration file: make one with `hearth config example >"
-            " config/llm_gateway.yaml`"
-        )
+        raise Unusable(_NO_FILE)
     before = {each.name for each in load_gateway_config(path).settings.auth.keys}
-    if added in before or (removed and removed not in before):
+    if added in before:
+        raise _taken(path, before)
+    if removed and removed not in before:
         raise Unusable(
-            f"{path} has {'already a' if added else 'no'} key of that name:"
-            f" {', '.join(sorted(before)) or 'it has no keys'}"
+            f"{path} has no key of that name: {', '.join(sorted(before)) or 'it has no keys'}"
         )
     with path.open(encoding="utf-8", newline="") as stream:
         text = stream.read()
@@ -170,6 +189,13 @@ def edit_keys(
         raise _not_by_line()
     _write(path.resolve(), edited)
     return path
+
+
+def _taken(path: Path, known: set[str]) -> Unusable:
+    return Unusable(
+        f"{path} has a key of that name already; choose another name, or remove that key with"
+        f" `hearth admin key revoke`: {', '.join(sorted(known))}"
+    )
 
 
 def _not_by_line() -> Unusable:
