@@ -425,6 +425,18 @@ async def test_a_model_without_a_card_has_none_to_lose(vram_gb: float | None):
         assert house.remedies == []
 
 
+@within(open_house(vram_gb=None))
+async def test_a_card_that_cannot_be_read_any_more_was_there(house: LossyHouse):
+    tracker = house.worker.tracker
+    tracker.record_reading(GpuReading(used_mib=9000.0, total_mib=24_000.0), CardUse())
+    tracker.record_no_reading()
+    house.lose(slept_s=3600.0)
+    await house.answers(2)
+    assert house.remedies[:1] == ["reload"]
+    house.mend()
+    await house.answers(2)
+
+
 @within(open_house(problem="ended with 1"))
 async def test_a_model_that_is_fast_again_before_the_command_fails_is_no_alert(house: LossyHouse):
     house.lose()

@@ -167,8 +167,10 @@ class CardHealth:
         view = self._runtime.view
         is_disturbed = bool(held_down) or foreign_mib > FOREIGN_MIB or view.has_leases
         is_known = self._runtime.emulated or model in self._watch.offloaded
-        # without a card, or where the owner says that it takes nothing of it, it is on the CPU
-        is_on_cpu = view.capacity_mib in {None, inf} or view.need_mib(model) == 0.0
+        # without a card (one that is lost by now was there), or where the owner says that it takes
+        # nothing of it, it is on the CPU
+        has_none = view.capacity_mib is None and tracker.readings != "lost"
+        is_on_cpu = has_none or view.capacity_mib == inf or view.need_mib(model) == 0.0
         return not (is_disturbed or is_known or is_on_cpu or view.swap is not None)
 
     def _allowed_for(self, work: ActiveRequest) -> float:
