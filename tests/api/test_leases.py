@@ -22,7 +22,7 @@ from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, HttpHouse
 from tests.storage.memory import Disk
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import settle, within
-from tests.support.http import Caller, Got, drive, http_scope
+from tests.support.http import Caller, Got, answer_to, drive, http_scope
 from tests.support.keys import key_of
 from tests.support.patience import in_time, until
 from tests.support.virtual_time import LoopClock, sleep_until
@@ -562,3 +562,11 @@ async def test_a_connection_that_ends_in_any_way_ends_its_lease(house, url, how)
             caller.writer.write_eof()
         await until(lambda: ends(house) == ["holder_gone"])
         caller.leave()
+
+
+@pytest.mark.parametrize("sent", ["games:steam:1", "games%3Asteam%3a1"])
+async def test_the_id_of_a_game_is_found_in_an_address_as_clients_write_it(house, url, sent):
+    house.gateway.leases.take(reason="", source="games", lease_id="games:steam:1")
+    request = f"DELETE {LEASES}/{sent} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    said = await answer_to(url, request.encode())
+    assert (b" 200 " in said, ends(house)) == (True, ["owner"])

@@ -58,20 +58,14 @@ async def test_without_a_card_that_is_read_the_engines_list_counts(house: House)
 
 @in_virtual_time
 async def test_who_watches_the_status_sees_that_a_lease_is_granted():
-    states: list[str] = []
-
-    async def watch(house: House) -> None:
-        async for _ in house.worker.changes():
-            states.append(house.worker.get_status()["leases"]["state"])
-
     async with CardHouse("a", resident="a") as house:
-        watching = asyncio.ensure_future(watch(house))
         await sleep_until(7.0)
         lease = take(house)
-        assert await leases_of(house).wait_granted(lease.id, 60.0)
-        await settle()
-        assert list(dict.fromkeys(states)) == ["free", "yielding", "yielded"]
-        watching.cancel()
+        async for _ in house.worker.changes():
+            leases: Any = house.worker.get_status()["leases"]
+            if leases["state"] == "yielded":
+                break
+        assert leases_of(house).leases[lease.id].granted_at == house.now
 
 
 class Loading(FakeCard):

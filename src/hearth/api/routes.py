@@ -53,6 +53,7 @@ from hearth.types import __version__, frozen
 _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
 _ODD = re.compile(r"//|[;\\]|/\.\.?(?:/|$)")
+_MAY_BE_ESCAPED = ("/v1/models/", f"{LEASES_PATH}/")
 
 AddressHandler = Callable[[Request, RequestBody], Awaitable[None]]
 PageHandler = Callable[..., Any]
@@ -360,12 +361,12 @@ def is_odd(path: str, target: str) -> bool:
     """True for a spelling that another reader of the same bytes might understand differently; none
     is ever needed.
 
-    Only a model name in `/v1/models/{name}` may contain an escape, since clients write `:` and `/`
-    as one.
+    Only a model name in `/v1/models/{name}` and the id of a lease may contain an escape, since
+    clients write `:` and `/` as one.
     """
     if not path.startswith("/") or not path.isprintable() or _ODD.search(path):
         return True
-    return "%" in target.partition("?")[0] and not target.startswith("/v1/models/")
+    return "%" in target.partition("?")[0] and not target.startswith(_MAY_BE_ESCAPED)
 
 
 # What `/openapi.json` says: FastAPI's description of its pages, the other addresses with the fields
