@@ -533,6 +533,15 @@ def test_an_own_swap_timeout_is_named_since_it_bounds_less_than_before():
     assert [*changed_meanings(parsed("gpu: {swap_timeout_s: 120}").settings)] == []
 
 
+def test_a_number_of_swaps_that_no_longer_alerts_is_named_where_there_are_alerts():
+    text = "alerts: {ntfy_url: 'https://ntfy.sh/x'}\ngpu: {alerts: {%s}}"
+    [said] = changed_meanings(parsed(text % "temperature_c: 80").settings)
+    assert said.startswith("gpu.alerts.swaps_per_hour_warning: is off unless it is set")
+    for value in ("4", "0", "null"):
+        settings = parsed(text % f"swaps_per_hour_warning: {value}").settings
+        assert [*changed_meanings(settings)] == []
+
+
 def test_a_request_limit_without_embeddings_is_named_until_those_have_one():
     text = (
         "rate_limits: {default: {requests_per_hour: 5, embeddings_per_minute: 7}, "

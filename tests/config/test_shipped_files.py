@@ -15,6 +15,7 @@ from hearth.config.document import Document, KeyPath
 from hearth.config.fields import Section
 from hearth.config.loading import load_gateway_config, parse_config
 from hearth.config.rendering import schema, schema_text
+from hearth.config.scheduler_settings import GpuAlertSettings
 from hearth.config.settings import Settings
 from hearth.errors import ConfigError
 from hearth.types import Priority
@@ -96,6 +97,9 @@ def test_donnas_own_configuration_loads_and_keeps_its_limits_and_its_home_model(
     config = load_gateway_config(FOLDER.parent / "examples" / "donna.yaml", {})
     assert (config.rpm_for_caller("anyone"), config.rph_for_caller("anyone")) == (10, 100)
     assert config.settings.gpu.home_model == "qwen2.5:32b-instruct-q6_K"
+    assert config.settings.gpu.alerts == GpuAlertSettings(
+        swaps_per_hour_warning=4, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=25
+    )
 
 
 def test_the_file_that_donna_ships_loads_under_its_old_names_with_notes():

@@ -318,6 +318,15 @@ def test_the_share_of_swaps_alarms_nobody_before_ten_busy_minutes():
     assert [breach.kind for breach in tracker.alarming(601.0)] == [LATENCY, OVERHEAD]
 
 
+def test_the_first_swaps_of_a_day_alarm_nobody_unless_a_number_is_set():
+    seven = [step for n in range(7) for step in swap(6.0 * n, 6.0 * n + 5.0)]
+    tracker = GpuTracker(HOME, GpuAlertSettings())
+    for name, *arguments in seven:
+        getattr(tracker, f"record_{name}")(*arguments)
+    assert (tracker.swaps_this_hour(42.0), tracker.alarming(42.0)) == (7, [])
+    assert [breach.kind for breach in made(*seven).alarming(42.0)] == [FREQUENCY]
+
+
 def test_new_settings_apply_at_once_and_keep_the_history():
     tracker = made(("loaded", OTHER, 0.0), *swap(0.0, 30.0), ("execution_time", 970.0, 1000.0))
     assert tracker.check_alerts(1000.0) == []

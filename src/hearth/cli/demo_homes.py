@@ -84,9 +84,7 @@ def _settings(home_model: str, callers: tuple[str, ...], pace: float) -> Setting
             home_model=home_model,
             restore_home_delay_s=3.0 * pace,
             swap_cost_prior_s=1.0 * pace,
-            alerts=usual.gpu.alerts.replace(
-                swaps_per_hour_warning=2000, swap_overhead_pct_warning=90.0
-            ),
+            alerts=usual.gpu.alerts.replace(swap_overhead_pct_warning=90.0),
         ),
     )
 

@@ -92,7 +92,7 @@ class AlertType(StrEnum):
     GPU_SWAP_FREQUENCY = (
         "gpu_swap_frequency",
         "Many model swaps",
-        "more than gpu.alerts.swaps_per_hour_warning swaps in the last hour",
+        "more than gpu.alerts.swaps_per_hour_warning swaps in the last hour, if that is set",
     )
     GPU_SWAP_LATENCY = (
         "gpu_swap_latency",
@@ -102,7 +102,7 @@ class AlertType(StrEnum):
     GPU_SWAP_OVERHEAD = (
         "gpu_swap_overhead",
         "Model swaps take much of the GPU's time",
-        "swaps exceeded gpu.alerts.swap_overhead_pct_warning",
+        "swaps exceeded gpu.alerts.swap_overhead_pct_warning in an hour with 10 busy minutes",
     )
     GPU_LOST = "gpu_lost", "GPU lost", "the GPU can no longer be read"
     GPU_HOT = "gpu_hot", "GPU hot", "the GPU has reached gpu.alerts.temperature_c"

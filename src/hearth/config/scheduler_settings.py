@@ -213,13 +213,16 @@ class QueueSettings(Section):
 class GpuAlertSettings(Section):
     """When you get an alert about the GPU."""
 
-    swaps_per_hour_warning: fields.Count = 4
-    """Alert if there are more model swaps than this in an hour."""
+    swaps_per_hour_warning: fields.Count | None = None
+    """Alert if there are more model swaps than this in an hour, however short.
+
+    Unset: no such alert.
+    """
     swap_wait_ms_warning: Annotated[fields.Number, Field(ge=0, le=fields.YEAR_S * 1000)] = 60000.0
     """Alert if a swap takes longer than this, in milliseconds."""
     swap_overhead_pct_warning: fields.Percentage = 25.0
-    """Alert if swaps take more than this percentage of the time the GPU was busy in the last
-    hour.
+    """Alert if swaps take more than this percentage of the time the GPU was busy in the last hour,
+    if that was ten minutes at least.
     """
     temperature_c: Annotated[fields.Number, Field(ge=1, le=150)] = 85.0
     """Alert if the GPU reaches this temperature, in degrees Celsius."""

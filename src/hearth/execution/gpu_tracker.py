@@ -312,7 +312,7 @@ class GpuTracker:
             (
                 AlertType.GPU_SWAP_FREQUENCY,
                 float(self.swaps_this_hour(now)),
-                float(self._alerts.swaps_per_hour_warning),
+                self._alerts.swaps_per_hour_warning,
             ),
             (
                 AlertType.GPU_SWAP_LATENCY,
@@ -328,7 +328,7 @@ class GpuTracker:
         return [
             Breach(kind=kind, measured=value, threshold=limit)
             for kind, value, limit in measured
-            if value > limit
+            if limit is not None and value > limit
         ]
 
     def alarming(self, now: float) -> list[Breach]:

@@ -42,9 +42,9 @@ export function Tiles({ state, now }) {
       <${Meter} beyond label="Swap overhead against its warning" value=${gpu.swap_overhead_pct_1h} most=${telling ? gpu.limits.swap_overhead_pct : 100}
         text=${percent(gpu.swap_overhead_pct_1h)} /></${Tile}>
     <${Tile} label="Swaps, 1 h" value=${gpu.swaps_this_hour}
-      tone=${gpu.swaps_this_hour > gpu.limits.swaps_per_hour ? "bad" : ""} detail=${swapDetail(gpu)}>
-      <${Meter} beyond label="Swaps against their warning" value=${gpu.swaps_this_hour} most=${gpu.limits.swaps_per_hour}
-        text=${String(gpu.swaps_this_hour)} /></${Tile}>
+      tone=${gpu.limits.swaps_per_hour != null && gpu.swaps_this_hour > gpu.limits.swaps_per_hour ? "bad" : ""} detail=${swapDetail(gpu)}>
+      ${gpu.limits.swaps_per_hour == null ? null : html`<${Meter} beyond label="Swaps against their warning" value=${gpu.swaps_this_hour}
+        most=${gpu.limits.swaps_per_hour} text=${String(gpu.swaps_this_hour)} />`}</${Tile}>
     ${gpuTile(gpu)}
     <${Tile} label="Done, 24 h" value=${count((stats.internal_completed ?? 0) + (stats.external_completed ?? 0))}
       tone=${failed ? "warn" : ""} detail=${`${count(failed)} failed · ${count(interrupted)} interrupted · ${count(stats.rejected ?? 0)} refused`} />
@@ -62,8 +62,13 @@ function runningDetail(state, now) {
 }
 
 function swapDetail(gpu) {
-  const failed = gpu.swap_failures_1h ? `${gpu.swap_failures_1h} failed · ` : "";
-  return gpu.avg_swap_ms == null ? `${failed}warns above ${gpu.limits.swaps_per_hour}` : `${failed}warns above ${gpu.limits.swaps_per_hour} · last ${duration(gpu.last_swap_ms / 1000)}`;
+  const warning = gpu.limits.swaps_per_hour;
+  const parts = [
+    gpu.swap_failures_1h ? `${gpu.swap_failures_1h} failed` : "",
+    warning == null ? "" : `warns above ${warning}`,
+    gpu.avg_swap_ms == null ? "" : `last ${duration(gpu.last_swap_ms / 1000)}`,
+  ].filter(Boolean);
+  return parts.join(" · ") || "none failed";
 }
 
 function gpuTile(gpu) {
