@@ -487,8 +487,8 @@ def changed_meanings(settings: Settings) -> Iterator[str]:
     has_target = alerts.discord_webhook_url or alerts.webhook_url or alerts.ntfy_url
     if has_target and "swaps_per_hour_warning" not in gpu.alerts.model_fields_set:
         yield (
-            "gpu.alerts.swaps_per_hour_warning: is off unless it is set, no longer 4; null says that"
-            " off is meant"
+            "gpu.alerts.swaps_per_hour_warning: is off unless it is set, no longer 4; null says"
+            " that off is meant"
         )
     limits = settings.rate_limits
     named = {
