@@ -371,6 +371,7 @@ def with_fields(**fields: Any) -> Callable[[LossyHouse], Coroutine[Any, Any, Non
         after_answers_of_one_word,
         of_a_slow_reader,
         with_fields(options={"num_gpu": 0}),
+        with_fields(options={"num_ctx": 131_072}),
         with_fields(format={"type": "object"}),
         reading(throttle_reasons=("power_cap", "thermal")),
         reading(foreign_mib=FOREIGN_MIB + 1.0),
@@ -401,6 +402,14 @@ async def test_a_long_context_is_no_lost_card(context_tokens: int, factor: float
         assert len(house.remedies) == remedies
         house.mend()
         await house.answers(2)
+
+
+@within(open_house())
+async def test_a_request_that_names_the_context_of_its_model_is_judged(house: LossyHouse):
+    await with_fields(options={"num_ctx": FakeModel(name="a").context_tokens})(house)
+    assert house.remedies == ["reload", "restart"]
+    house.mend()
+    await house.answers(2)
 
 
 @in_virtual_time

@@ -264,6 +264,14 @@ class BackendWatch:
         options = self.load_options(model)
         return LoadedModel(digest="" if known is None else known.digest, options=options)
 
+    def listed_context_tokens(self, model: str) -> int | None:
+        """The context that it has by the last look; None where that is not known."""
+        name = self.known_name(model)
+        listed = (each for watch in self.watches.values() for each in watch.resident)
+        return next(
+            (each.context_tokens for each in listed if self.known_name(each.name) == name), None
+        )
+
     def load_options(self, model: str) -> LoadOptions:
         """How a model is loaded, and so how every request for it must be sent."""
         named = self._runtime.settings.models

@@ -177,7 +177,8 @@ class CardHealth:
         """So many times slower an answer may be by its reader, its context, and what its request
         asks for.
         """
-        if work.attempt.held_up or _asks_for_it(work.call()):
+        listed_tokens = self._watch.listed_context_tokens(work.model or "")
+        if work.attempt.held_up or _asks_for_it(work.call(), listed_tokens):
             return inf
         usual_tokens = self._context_tokens.get(work.model or "", 0.0)
         return max(1.0, _context_tokens(work) / max(usual_tokens, SHORT_CONTEXT_TOKENS))
@@ -214,7 +215,9 @@ class CardHealth:
             case.slow_answers += 1
             self._go_on(model, case, now)
             self._beat.ring()
-            self._runtime.card_beat.ring()  # a game may have begun since it was read
+            # a game may have begun since the card was read, or a model have been split
+            self._runtime.card_beat.ring()
+            self._watch.look_soon()
         return case
 
     def _go_on(self, model: str, case: _Case, now: float) -> None:
@@ -351,9 +354,14 @@ def _context_tokens(work: ActiveRequest) -> float:
     return float(read + (usage.output_tokens or 0))
 
 
-def _asks_for_it(call: BackendCall) -> bool:
-    """Does a request name where its model is to run, or a form that its answer is to have?"""
+def _asks_for_it(call: BackendCall, listed_tokens: int | None) -> bool:
+    """Does a request name where its model is to run, or a form that its answer is to have? Another
+    context than the listed one has the model loaded anew, perhaps in part on the CPU.
+    """
     body = object_in(call.body)
     options = lookup(body, "options")
-    is_placed = isinstance(options, dict) and any(name in options for name in _PLACED)
+    is_placed = isinstance(options, dict) and (
+        any(name in options for name in _PLACED)
+        or (listed_tokens is not None and options.get("num_ctx", listed_tokens) != listed_tokens)
+    )
     return is_placed or any(lookup(body, name) for name in _CONSTRAINED)
