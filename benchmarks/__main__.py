@@ -26,6 +26,7 @@ from benchmarks import (
     embeddings,
     engine,
     escapes,
+    games,
     guard,
     homes,
     household,
@@ -50,6 +51,7 @@ HOUSEHOLD = "household"
 PROMPT_CACHE = "prompt_cache"
 TWO_AGENTS = "two_agents"
 SAVING = "saving"
+GAMES = "games"
 SOURCE = "source"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
@@ -73,9 +75,10 @@ MEASURES: dict[str, Measure] = {
     PROMPT_CACHE: prompt_cache.measure,
     TWO_AGENTS: two_agents.measure,
     SAVING: saving.measure,
+    GAMES: games.measure,
     SOURCE: source.measure,
 }
-_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, SAVING, SOURCE}
+_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, SAVING, GAMES, SOURCE}
 """Measured only where they are named: they install or download something, take long, or measure
 the code itself.
 """
@@ -114,8 +117,8 @@ def main(
     plot_file: Path | None,
 ) -> None:
     """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with
-    LiteLLM, installed for it, beside it, `household`, `prompt_cache` and `saving`, for which a
-    model is downloaded, and `source`, which counts the code.
+    LiteLLM, installed for it, beside it, `household`, `prompt_cache`, `saving` and `games`, for
+    which a model is downloaded, and `source`, which counts the code.
     """
     if plot_file is not None and not DRAWN & set(chosen(names)):
         raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")
