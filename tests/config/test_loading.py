@@ -512,6 +512,18 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             "gpu: {nvml: false, yield: {watch: pressure}}",
             ["gpu.yield.watch: pressure does no more than named, because gpu.nvml is false"],
         ),
+        (
+            "gpu: {yield: {watch: pressure, headroom_gb: 0}}",
+            ["gpu.yield.watch: pressure does no more than named, because headroom_gb is 0"],
+        ),
+        (
+            "gpu: {yield: {watch: games, game_gb: 0}}",
+            ["gpu.yield.game_gb: 0 frees nothing; without it, all memory is freed"],
+        ),
+        (
+            "gpu: {yield: {comfyui: 'http://127.0.0.1:8188', comfyui_gb: 0}}",
+            ["gpu.yield.comfyui_gb: 0 frees nothing; without it, all memory is freed"],
+        ),
     ],
 )
 def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: list[str]):

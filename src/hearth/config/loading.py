@@ -454,6 +454,11 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
         yield "gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"
     if yielding.watch == "pressure" and not settings.gpu.nvml:
         yield "gpu.yield.watch: pressure does no more than named, because gpu.nvml is false"
+    if yielding.watch == "pressure" and yielding.headroom_gb == 0:
+        yield "gpu.yield.watch: pressure does no more than named, because headroom_gb is 0"
+    for name, gb in (("game_gb", yielding.game_gb), ("comfyui_gb", yielding.comfyui_gb)):
+        if gb == 0:
+            yield f"gpu.yield.{name}: 0 frees nothing; without it, all memory is freed"
     if yielding.game_gb is not None and yielding.watch == "off":
         yield "gpu.yield.game_gb: has no effect with gpu.yield.watch: off"
     if yielding.programs != YieldSettings().programs and yielding.watch in {"off", "games"}:
