@@ -113,8 +113,7 @@ class GpuLeases:
         self._count_sleep()
         now = self._runtime.clock.monotonic()
         known = self._leases.get(lease_id)
-        if source in _OF_CALLERS:
-            self._check_room(known)
+        self._check(known, source, mib)
         expires_at = now + (MAX_LEASE_S if for_s is None else min(for_s, MAX_LEASE_S))
         lease = Lease(
             id=lease_id or f"lease-{secrets.token_hex(6)}",
@@ -128,8 +127,6 @@ class GpuLeases:
             until=None if for_s is None else expires_at,
             expires_at=expires_at,
         )
-        if known is None or mib != known.mib:
-            self._check_size(mib)
         if known is None or not _covers(known.mib, mib):
             self._stale_readings = self._runtime.tracker.readings_taken
         if known is None:
@@ -311,13 +308,17 @@ class GpuLeases:
         self._leases[lease.id] = lease
         self.changes.note()
 
-    def _check_room(self, known: Lease | None) -> None:
+    def _check(self, known: Lease | None, source: LeaseSource, mib: float | None) -> None:
+        if source in _OF_CALLERS:
+            self._check_room(is_new=known is None)
+        if known is None or mib != known.mib:
+            self._check_size(mib)
+
+    def _check_room(self, *, is_new: bool) -> None:
         if self._is_stopping:
             raise ShuttingDown
-        if known is not None:
-            return
         number = sum(lease.source in _OF_CALLERS for lease in self._leases.values())
-        if number >= MAX_LEASES:
+        if is_new and number >= MAX_LEASES:
             raise OrderRefused(f"{number} leases are held, which is the limit: end one of them")
 
     def _check_size(self, mib: float | None) -> None:
