@@ -107,8 +107,7 @@ class GpuLeases:
             holder ends it. held_mib: so much of it the holder has already, by the last reading.
             grace_s: what runs may go on for so long; None as it is set.
 
-        Raises OrderRefused: the card does not have so much, or callers have `MAX_LEASES`;
-        ShuttingDown.
+        Raises OrderRefused: more than the card has, or callers have `MAX_LEASES`; ShuttingDown.
         """
         self._count_sleep()
         now = self._runtime.clock.monotonic()
