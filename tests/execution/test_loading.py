@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hearth.config.scheduler_settings import CostAwareSettings
 from hearth.config.settings import GatewayConfig, ModelSettings
 from hearth.dialects.capabilities import needs_of
 from hearth.dialects.routes import INFERENCE_ROUTES
@@ -51,6 +52,9 @@ from tests.support.house import (
 from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
 
 SHORT_SWAPS = settings_with(gpu={"swap_timeout_s": 10.0})
+COST_AWARE = settings_with(
+    scheduling={"policy": "cost_aware", "cost_aware": CostAwareSettings(max_wait_s=4.0)}
+)
 HOME_S = 30.0
 HOME = settings_with(gpu={"home_model": "h", "restore_home_delay_s": HOME_S})
 
@@ -116,6 +120,40 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
         await house.answer("c")
         (completed,) = house.events.of(SwapCompleted)
         assert (completed.swap_s, sorted(completed.from_models)) == (5.0, ["a:latest", "b:latest"])
+
+
+def phases_of(swap: SwapCompleted) -> tuple[float, ...]:
+    return swap.cooldown_s, swap.drain_s, swap.unload_s, swap.load_s
+
+
+@in_house("a", "b", resident="a", settings=COST_AWARE)
+async def test_a_swap_says_how_long_it_was_put_off_and_drained_and_what_it_took(house: House):
+    """It is put off for 4 s, and `a` runs from 3.5 s to 5.5 s."""
+    waiting = house.submit("b")
+    await sleep_until(3.5)
+    await bodies_of([house.submit("a", service_s=2.0), waiting])
+    (swap,) = house.events.of(SwapCompleted)
+    assert phases_of(swap) == (3.5, 2.0, 0.5, 2.0)
+    assert swap.swap_s == 2.5
+
+
+@in_house("a", "b", "c", resident="a")
+async def test_a_swap_that_waits_for_another_counts_nothing_of_that_as_its_own(house: House):
+    """It waits while `b` answers, and then for its caller to come back."""
+    await bodies_of([house.submit("b", caller="one"), house.submit("c", caller="two")])
+    to_b, to_c = house.events.of(SwapCompleted)
+    assert phases_of(to_b) == (0.0, 0.0, 0.5, 2.0)
+    assert phases_of(to_c) == pytest.approx((0.15, 1.0, 0.5, 2.0))
+
+
+@in_house("a", "b", resident="a")
+async def test_a_swap_drains_only_from_when_somebody_waits_for_it(house: House):
+    running = house.submit("a", service_s=10.0)
+    house.cancel(house.submit("b"))
+    await sleep_until(8.0)
+    await bodies_of([running, house.submit("b")])
+    (swap,) = house.events.of(SwapCompleted)
+    assert phases_of(swap) == (0.0, 2.0, 0.5, 2.0)
 
 
 @pytest.mark.parametrize(

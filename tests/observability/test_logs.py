@@ -166,7 +166,7 @@ def test_colour_only_surrounds_what_a_line_says():
 
 LEVELS = {
     logging.DEBUG: (
-        "embeddings_flushed item_dispatched item_promoted item_queued item_streaming "
+        "embeddings_flushed item_dispatched item_promoted item_queued item_stopped item_streaming "
         "job_queued job_started model_held suspend_followed suspend_unfollowed"
     ),
     logging.WARNING: (

@@ -156,6 +156,16 @@ COUNTED: list[tuple[Event, str, str, float]] = [
         "from_model=a to_model=b",
         9,
     ),
+    *(
+        (
+            sample(ev.SwapCompleted, from_models=("a",), to_model="b", drain_s=7.0),
+            "swap_phase_seconds_sum",
+            f"from_model=a to_model=b phase={phase}",
+            seconds,
+        )
+        for phase, seconds in (("cooldown", 1.25), ("drain", 7), ("unload", 1.25), ("load", 1.25))
+    ),
+    (sample(ev.ItemStopped, model="b", stop_s=0.02), "cancel_seconds_sum", "model=b", 0.02),
     (sample(ev.ModelUnresponsive, model="b"), "unresponsive_reloads_total", "model=b", 1),
     (sample(ev.EngineExited, model="b"), "engine_exits_total", "model=b", 1),
     (

@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from hearth.errors import CallerGone
-from hearth.events import ItemEnded
+from hearth.events import ItemEnded, ItemStopped
 from hearth.types import Outcome, RequestId, Sequence
 from tests.support.house import (
     FULL_TEXT,
@@ -74,6 +74,19 @@ async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses(hou
         is house.worker.cancel(Sequence(999))
         is False
     )
+
+
+@in_loaded_house
+async def test_how_long_the_slot_of_a_cancelled_request_stays_taken_is_reported(house: House):
+    """What only waits has no slot, and what is interrupted is not cancelled."""
+    running, waiting = (house.submit("a") for _ in range(2))
+    await sleep_until(0.5)
+    assert house.cancel(waiting)
+    assert house.cancel(running)
+    await settle()
+    (stopped,) = house.events.of(ItemStopped)
+    assert (stopped.sequence, stopped.model) == (running.sequence, "a:latest")
+    assert (stopped.at, stopped.attempt, stopped.stop_s) == (0.5, 1, 0.0)
 
 
 @pytest.mark.parametrize("by", ["future", "caller"])

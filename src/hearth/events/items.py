@@ -212,6 +212,16 @@ class ItemEnded(ItemEvent):
     alias: str | None = None
 
 
+class ItemStopped(ItemEvent, level=DEBUG):
+    """A cancelled request, which has ended for its caller, no longer runs: its connection to the
+    model server is closed and its slot is free. Fields: `attempt`; `stop_s`: since the
+    cancellation.
+    """
+
+    attempt: int
+    stop_s: float
+
+
 class ItemLost(ItemEvent, level=WARNING):
     """Nothing works on a request any more, and it never ended: a defect of Hearth. Please report
     it. It is no longer counted as under way. Fields: `phase` in which it was last seen; `silent_s`:
@@ -247,7 +257,9 @@ class SwapStarted(Event):
 class SwapCompleted(Event):
     """The model is loaded, which was verified. Fields: `from_models`; `to_model`; `swap_s`: unload
     and load, without the draining before; `vram_mib`: its part on the GPU; `offloaded`: whether a
-    part of it runs on the CPU.
+    part of it runs on the CPU; `drain_s`: how long its first request waited for the last ones that
+    ran on the models that had to go; `cooldown_s`: how long before and after that, and since the
+    swap before; `unload_s` and `load_s`: the parts of `swap_s`.
     """
 
     from_models: tuple[str, ...]
@@ -255,6 +267,10 @@ class SwapCompleted(Event):
     swap_s: float
     vram_mib: float | None
     offloaded: bool
+    cooldown_s: float
+    drain_s: float
+    unload_s: float
+    load_s: float
 
 
 class LoadCut(Event):

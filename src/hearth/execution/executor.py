@@ -29,6 +29,7 @@ from hearth.errors import (
     RunnerDied,
     StreamDiverged,
 )
+from hearth.events import ItemStopped
 from hearth.execution.attempt import Attempt
 from hearth.execution.backend_watch import BackendWatch, not_local
 from hearth.execution.card_health import CardHealth
@@ -45,7 +46,7 @@ from hearth.scheduling.inputs import (
     Stopped,
     Unresumable,
 )
-from hearth.types import MIB, BackendCall, LoadOptions, Sequence, entity
+from hearth.types import MIB, BackendCall, LoadOptions, Outcome, Sequence, entity
 
 _PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, BackendCall, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
@@ -61,7 +62,7 @@ class _RunningAttempt:
     Attributes:
         quiet_s, whole_s: how long it may take to the first byte of a stream, and to a whole answer.
         number: counts attempts of all. reported: how it ended has been reported. pausing: it is to
-        stop, and to go on later.
+        stop, and to go on later. cancelled_at: when it was stopped since its request was cancelled.
     """
 
     work: ActiveRequest
@@ -72,6 +73,7 @@ class _RunningAttempt:
     task: asyncio.Task[None] = field(init=False)
     reported: bool = False
     pausing: bool = False
+    cancelled_at: float | None = None
 
 
 class Executor:
@@ -134,6 +136,11 @@ class Executor:
             self._runtime.report_fault("executor", error)
             run.attempt.error = HearthError()
             self._post(Failed(sequence=sequence, attempt=number, fault="fatal"))
+        if run.cancelled_at is not None:
+            now = self._runtime.clock.monotonic()
+            emit = run.work.new.on_event or self._runtime.events.emit
+            stop_s = now - run.cancelled_at
+            emit(ItemStopped(at=now, attempt=number, stop_s=stop_s, **run.work.identity))
 
     def preempt(self, sequence: Sequence) -> None:
         """Stop the attempt, unless its caller has been given bytes and could not be resumed: then
@@ -156,6 +163,8 @@ class Executor:
         """Stop the attempt. One that has ended has already reported how, or is just doing so."""
         run = self._running.get(sequence)
         if run is not None and not run.reported:
+            if run.work.outcome is Outcome.CANCELLED:
+                run.cancelled_at = self._runtime.clock.monotonic()
             run.task.cancel()
 
     @property

@@ -15,6 +15,8 @@ MODELS = 50
 CALLERS = 50
 REASONS = 50
 DIRECTIONS = 200
+PHASED_DIRECTIONS = 50
+"""Of swaps by phase, each direction of which has many rows."""
 
 
 @dataclass(frozen=True, slots=True)

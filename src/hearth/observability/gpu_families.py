@@ -19,7 +19,7 @@ from hearth.events import (
     SuspendPrepared,
     TurnBegan,
 )
-from hearth.observability.families import counter, gauge, live_counter
+from hearth.observability.families import counter, gauge, histogram, live_counter
 from hearth.types import MIB
 
 GPU_FAMILIES = (
@@ -35,6 +35,15 @@ GPU_FAMILIES = (
         "Time of these swaps, unload and load.",
         "from_model",
         "to_model",
+    ),
+    histogram(
+        "hearth_swap_phase_seconds",
+        "Time of these swaps by phase. cooldown: the first request waits, but others go first or"
+        " the policy keeps the models that have to go; drain: the last requests run on these;"
+        " unload; load.",
+        "from_model",
+        "to_model",
+        "phase",
     ),
     counter("hearth_swap_failures_total", "Failed loads.", "to_model", "reason"),
     counter(

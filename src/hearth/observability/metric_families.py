@@ -188,6 +188,11 @@ _ALL = (
         "reason",
         on=EmbeddingsParted,
     ),
+    histogram(
+        "hearth_cancel_seconds",
+        "Time from the cancellation of a running request until its slot was free.",
+        "model",
+    ),
     # Interruptions.
     counter(
         "hearth_preemptions_total",

@@ -36,6 +36,7 @@ from hearth.events import (
     ItemDiverged,
     ItemEnded,
     ItemResumed,
+    ItemStopped,
     SwapCompleted,
     SwapFailed,
     WebhookDelivered,
@@ -48,6 +49,7 @@ from hearth.observability.families import (
     DIRECTIONS,
     MODELS,
     OTHER,
+    PHASED_DIRECTIONS,
     REASONS,
     Family,
     LabelCap,
@@ -60,6 +62,7 @@ from hearth.types import MIB, JsonMapping, Lane, Outcome
 NOBODY = "unknown"
 """For a refusal before anybody knew who asks."""
 NONE = "none"
+SWAP_PHASES = ("cooldown", "drain", "unload", "load")
 PHASE_BOUNDS_S = (
     0.01,
     0.025,
@@ -80,6 +83,8 @@ PHASE_BOUNDS_S = (
     3600.0,
 )
 INPUT_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+SWAP_BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+CANCEL_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 # they would be a time series more for each counter and histogram
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -102,6 +107,7 @@ class Metrics(HandlingSink):
         self._caller_cap = LabelCap(CALLERS)
         self._reason_cap = LabelCap(REASONS)
         self._directions: set[tuple[str, str]] = set()
+        self._phased_directions: set[tuple[str, str]] = set()
         counted = [each for each in FAMILIES.values() if each.kind != "histogram" and not each.live]
         self._counts: MetricRows = {each.name: {} if each.labels else {(): 0.0} for each in counted}
         for name, values in _KNOWN.items():
@@ -111,6 +117,8 @@ class Metrics(HandlingSink):
         self._phases = [self._histogram(f"hearth_{phase}_seconds") for phase in PHASES]
         self._lag = self._histogram("hearth_loop_lag_seconds", LAG_BOUNDS_S)
         self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
+        self._swap_phases = self._histogram("hearth_swap_phase_seconds", SWAP_BOUNDS_S)
+        self._cancels = self._histogram("hearth_cancel_seconds", CANCEL_BOUNDS_S)
         self._labels: dict[str, Callable[[Any], str]] = {
             "model": self._model,
             "to_model": self._to_model,
@@ -121,6 +129,7 @@ class Metrics(HandlingSink):
             ItemEnded: [self._on_ended],
             ItemResumed: [self._on_resumed],
             ItemDiverged: [self._on_diverged],
+            ItemStopped: [self._on_stopped],
             SwapCompleted: [self._on_swap],
             SwapFailed: [self._on_swap_failed],
             EmbeddingsFlushed: [self._on_embeddings],
@@ -225,11 +234,16 @@ class Metrics(HandlingSink):
             "+".join(map(self._model_cap.of, event.from_models)) or NONE,
             self._model_cap.of(event.to_model),
         )
-        if direction not in self._directions and len(self._directions) >= DIRECTIONS:
-            direction = (OTHER, OTHER)
-        self._directions.add(direction)
+        direction = _capped(direction, self._directions, DIRECTIONS)
         self._add("hearth_swaps_total", *direction)
         self._add("hearth_swap_seconds_total", *direction, amount=event.swap_s)
+        direction = _capped(direction, self._phased_directions, PHASED_DIRECTIONS)
+        for phase in SWAP_PHASES:
+            seconds = getattr(event, f"{phase}_s")
+            self._swap_phases.labels(*direction, phase).observe(seconds)
+
+    def _on_stopped(self, event: ItemStopped) -> None:
+        self._cancels.labels(self._model(event)).observe(event.stop_s)
 
     def _on_swap_failed(self, event: SwapFailed) -> None:
         name = "hearth_swap_failures_total" if event.to_model else "hearth_unload_failures_total"
@@ -258,6 +272,14 @@ class Metrics(HandlingSink):
         that do not change afterwards.
         """
         return [*metrics_of(self._counts), *self._registry.collect(), *live(self._model_cap.of)]
+
+
+def _capped(direction: tuple[str, str], known: set[tuple[str, str]], most: int) -> tuple[str, str]:
+    """The direction, or, where that would be one more than so many, `other`."""
+    if direction not in known and len(known) >= most:
+        direction = (OTHER, OTHER)
+    known.add(direction)
+    return direction
 
 
 def _all_of(calls: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:

@@ -69,6 +69,7 @@ from hearth.scheduling.actions import (
     Unload,
 )
 from hearth.scheduling.inputs import MAX_CUT_FAILURES, Input
+from hearth.scheduling.swaps import NOTHING_BEFORE, BeforeLoad
 from hearth.types import Dialect, Outcome, Sequence
 
 RETRY_AFTER_SWAP_S = 30.0
@@ -101,7 +102,8 @@ class Effects:
         self._swapper = swapper
         self._watch = watch
         self._last_dialect: dict[str, Dialect] = {}
-        self._swap: tuple[Load, float] | None = None
+        self._swap: tuple[Load, BeforeLoad, float] | None = None
+        """Our own load under way, what went before it, and when its swap began."""
         self._last_swap: dict[str, tuple[float, float]] = {}
         self._silent: set[str] = set()
         """Models that have sent nothing in time since they were loaded."""
@@ -350,8 +352,9 @@ class Effects:
     def _load(self, action: Load, now: float) -> None:
         """The time it took to make room counts, waiting for its turn does not."""
         swap = self._view.swap
-        began_at = now - (0.0 if swap is None else swap.cleared_s)
-        self._swap = action, began_at
+        before = NOTHING_BEFORE if swap is None else swap.before
+        began_at = now - before.unload_s
+        self._swap = action, before, began_at
         self._tracker.record_swap_started(
             action.replaces[0] if action.replaces else None, action.model, began_at
         )
@@ -367,16 +370,21 @@ class Effects:
         swap = self._take_swap(model)
         if swap is None:
             return
-        load, began_at = swap
+        load, before, began_at = swap
         self._tracker.record_swap_completed(now)
         self._last_swap[model] = began_at, now
+        swap_s = now - began_at
         completed = SwapCompleted(
             at=now,
             from_models=load.replaces,
             to_model=model,
-            swap_s=now - began_at,
+            swap_s=swap_s,
             vram_mib=vram_mib,
             offloaded=self._swapper.offloaded(model),
+            cooldown_s=before.cooldown_s,
+            drain_s=before.drain_s,
+            unload_s=before.unload_s,
+            load_s=swap_s - before.unload_s,
         )
         self._emit(completed)
 
@@ -385,7 +393,7 @@ class Effects:
         error = self._swapper.error_of(model)
         if swap is None:
             return
-        load, began_at = swap
+        load, _, began_at = swap
         self._tracker.record_swap_failed(now)
         failed = SwapFailed(
             at=now,
@@ -404,7 +412,7 @@ class Effects:
         swap = self._take_swap(model)
         if swap is None:
             return
-        load, began_at = swap
+        load, _, began_at = swap
         self._watch.look_soon()
         self._tracker.record_swap_cut(now)
         self._emit(
@@ -421,8 +429,8 @@ class Effects:
         if failures == MAX_CUT_FAILURES:
             self._emit(LoadCuttingStopped(at=now, failures=failures))
 
-    def _take_swap(self, model: str) -> tuple[Load, float] | None:
-        """Our own load of this model, which is over, and when it began."""
+    def _take_swap(self, model: str) -> tuple[Load, BeforeLoad, float] | None:
+        """Our own load of this model, which is over."""
         if self._swap is None or self._swap[0].model != model:
             return None
         swap = self._swap

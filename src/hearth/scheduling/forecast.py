@@ -20,9 +20,10 @@ from hearth.scheduling.aliases import Binding
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import Estimates, remaining_s
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.residency import Resident, Swap
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.rounds import budget_tokens
 from hearth.scheduling.state import DeviceState, GatewayState
+from hearth.scheduling.swaps import Swap
 from hearth.scheduling.waiting import Entry, WaitingRoom
 from hearth.types import Lane, QueueItem, Sequence, Usage
 
@@ -214,7 +215,7 @@ def _load_s(estimates: Estimates, swap: Swap, model: str) -> float:
     unload took.
     """
     swap_s = estimates.swap_s(swap.origin, model)
-    return max(swap_s - swap.cleared_s, swap_s / 2)
+    return max(swap_s - swap.before.unload_s, swap_s / 2)
 
 
 def _copied_gateway(gateway: GatewayState) -> GatewayState:

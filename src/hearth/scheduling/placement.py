@@ -193,6 +193,7 @@ class Placement:
     def _load(self, model: str, why: SwapReason, waiter: Entry | None) -> None:
         device = self._device
         device.cleared_for = None
+        device.residency.swap_due(self._waits_since(waiter), (), self._now)
         task_type = None if waiter is None else waiter.item.task_type
         replaced = device.residency.begin_load(model, self._now, why, task_type)
         waiting = self._gateway.waiting
@@ -236,8 +237,12 @@ class Placement:
         waiting = self._gateway.waiting
         if waiter is not None and waiting.shares is not None:
             waiting.shares.makes_go(waiter, evict, waiting)
+        device.residency.swap_due(self._waits_since(waiter), evict, self._now)
         device.residency.begin_unload(evict, self._now, why)
         self._actions += [Unload(device=device.id, model=name, why=why) for name in evict]
+
+    def _waits_since(self, waiter: Entry | None) -> float:
+        return self._now if waiter is None else waiter.waits_since.at
 
     def _note_lost_loads(self, evict: tuple[str, ...]) -> None:
         """Whoever still waits for what was loaded for them and goes again, has lost a load."""

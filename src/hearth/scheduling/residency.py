@@ -26,6 +26,7 @@ from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.inputs import LeaseTaken
 from hearth.scheduling.leases import Leases
 from hearth.scheduling.listing import Listing
+from hearth.scheduling.swaps import NOTHING_BEFORE, Swap
 from hearth.scheduling.waiting import Entry, WaitingRoom
 from hearth.scheduling.warm import PromptCaches
 from hearth.types import Sequence, entity
@@ -55,6 +56,7 @@ class Resident:
     # when it became ready; what it has served since then is measured from here
     loaded_at: float = 0.0
     last_used_at: float = 0.0
+    started_at: float = 0.0  # when the last item started on it
     waiting_at_load: int = 0  # how many waited for it when it became ready
     # a waiter has been dispatched since the load, one that named the model if such waited; it is
     # not swapped away before that
@@ -95,24 +97,6 @@ class Resident:
         return self.phase == "ready" and not must_go
 
 
-@entity
-class Swap:
-    """The swap under way: residents that are unloading go; what comes is decided anew when they are
-    gone, and is loading then.
-    """
-
-    why: SwapReason
-    started_at: float
-    # what has been unloaded since the last load, by name: which of several went first is chance
-    replaced: tuple[str, ...] = ()
-    cleared_s: float = 0.0  # how long that unloading took
-
-    @property
-    def origin(self) -> str:
-        """The model that it is counted from, "" for an empty GPU."""
-        return self.replaced[0] if self.replaced else ""
-
-
 class Residency:
     """The set of residents. Owned and changed by the scheduler alone."""
 
@@ -135,11 +119,12 @@ class Residency:
         )
         self.swap: Swap | None = None
         self.swaps_begun = 0
+        self.moved_at = 0.0  # when the last load or unload ended
         self._settings = settings
         self._estimates = estimates
         self._uses: dict[str, tuple[float, float]] = {}
         self._vacated: tuple[str, ...] = ()
-        self._cleared_s = 0.0
+        self._before = NOTHING_BEFORE
         self._learned_mib: dict[str, float] = {}
         self._whole_mib: dict[str, float] = {}  # the same with what is not on the card
         self._alone: set[str] = set()
@@ -202,7 +187,7 @@ class Residency:
         self._whole_mib.clear()
         self._alone.clear()
         self._vacated = ()
-        self._cleared_s = 0.0
+        self._before = NOTHING_BEFORE
 
     def sample(
         self, capacity_mib: float | None, foreign_mib: float = 0.0, *, unified: bool = False
@@ -403,6 +388,7 @@ class Residency:
         at, uses = self._uses.get(resident.model, (now, 0.0))
         self._uses[resident.model] = (now, 1.0 + uses * exp((at - now) / USE_MEMORY_S))
         resident.last_used_at = now
+        resident.started_at = now
 
     def missed_s(self, model: str, now: float) -> float:
         """What it would cost to be without a model: the seconds of its return, and of reading
@@ -425,11 +411,21 @@ class Residency:
         """
         self.swaps_begun += 1
         replaced = self._vacated
-        self.swap = Swap(why, now, replaced, self._cleared_s)
+        self.swap = Swap(why, now, replaced, self._before)
         self._add(model, task_type)
         self._vacated = ()
-        self._cleared_s = 0.0
+        self._before = NOTHING_BEFORE
         return replaced
+
+    def swap_due(self, since: float, evict: tuple[str, ...], now: float) -> None:
+        """A swap is about to begin for what has waited since then."""
+        going = [self.residents[model] for model in evict]
+        self._before = self._before.waited(
+            max(since, self.moved_at),
+            max((each.started_at for each in going), default=now),
+            max((each.last_used_at for each in going), default=now),
+            now,
+        )
 
     def _add(self, model: str, task_type: str | None = None) -> Resident:
         resident = Resident(
@@ -531,6 +527,7 @@ class Residency:
             del self._uses[min(self._uses, key=lambda name: self._uses[name])]
         if swap is not None:
             self.swap = None
+            self.moved_at = now
         return swap
 
     def begin_cut(self, model: str, now: float) -> None:
@@ -546,13 +543,14 @@ class Residency:
             del self.residents[model]
             self._cleared(now)
 
-    def load_failed(self, model: str) -> Swap | None:
+    def load_failed(self, model: str, now: float) -> Swap | None:
         """The model did not come. Returns the swap that ends with it."""
         if self.loading != model:
             return None
         del self.residents[model]
         swap = self.swap
         self.swap = None
+        self.moved_at = now
         return swap
 
     def keep_alone(self, model: str) -> None:
@@ -594,11 +592,12 @@ class Residency:
     def _cleared(self, now: float) -> None:
         """The swap has made room once nothing is unloading any more."""
         if self.swap is not None and not self.unloading:
-            self._cleared_s += now - self.swap.started_at
+            self._before = self._before.cleared(now - self.swap.started_at)
             if self.swap.why == "lease":  # no load comes in the place of what went
                 self._vacated = ()
-                self._cleared_s = 0.0
+                self._before = NOTHING_BEFORE
             self.swap = None
+            self.moved_at = now
 
 
 class Evictions:

@@ -490,7 +490,7 @@ def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
     if swap is None:
         return
     device.residency.residents[model].waiting_at_load = device.gateway.waiting.wants(model)
-    swap_s = now - swap.started_at + swap.cleared_s
+    swap_s = now - swap.started_at + swap.before.unload_s
     device.estimates.learn_swap(swap.origin, model, swap_s)
     _load_ended(device, swap_s)
     device.failures.pop(model, None)
@@ -508,7 +508,7 @@ def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
 def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> list[Action]:
     model = fact.model
     gateway = device.gateway
-    swap = device.residency.load_failed(model)
+    swap = device.residency.load_failed(model, now)
     if swap is None:
         return []
     _load_ended(device, 0.0)

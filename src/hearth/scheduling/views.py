@@ -15,9 +15,10 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.home import MAX_RESTORES
 from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.reasons import Reason, reason_of
-from hearth.scheduling.residency import Resident, Swap
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.shares import Account, Sharer
 from hearth.scheduling.state import ModelHold, Turn
+from hearth.scheduling.swaps import Swap
 from hearth.scheduling.waiting import BANDS, Entry
 from hearth.scheduling.warm import Warmth
 from hearth.types import Band, Lane, QueueItem

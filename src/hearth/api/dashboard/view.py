@@ -180,7 +180,7 @@ class View:
         return {
             "from": list(swap.replaced),
             "to": target,
-            "since": self._wall(swap.started_at - swap.cleared_s),
+            "since": self._wall(swap.started_at - swap.before.unload_s),
             "cost_s": round(view.expected_swap_s(swap.origin, target), 1),
             "why": swap.why,
         }
