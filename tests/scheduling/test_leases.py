@@ -297,6 +297,16 @@ def test_what_is_still_to_go_is_known_at_each_instant():
     assert (view.waiting_for_leases, view.is_barred(["a"])) == (0, False)
 
 
+def test_an_order_to_load_what_was_to_go_and_has_stayed_is_done():
+    shell = home(resident=("a",))
+    shell.arrive("a")
+    shell.lease()
+    shell.tell(inputs.ModelOrdered(model="a", comes=True))
+    assert shell.gateway.wanted == ["a"]
+    shell.lease_ended()
+    assert shell.gateway.wanted == []
+
+
 def test_while_nothing_answers_it_is_known_what_is_to_go():
     shell = home(resident=("a",))
     shell.tell(inputs.BackendState(up=False))

@@ -281,6 +281,8 @@ class Placement:
             for model in idle:
                 gateway.settle(model)
         for model in gateway.wanted:
+            if device.residency.ready(model) is not None:  # what was to go for a lease has stayed
+                gateway.settle(model)
             beside = device.cleared_for is None and device.residency.eviction_for(model, ()) == ()
             if model not in self._residents and (beside or device.at_rest):
                 self.make_room(model, "owner")
