@@ -434,6 +434,25 @@ async def test_a_model_without_a_card_has_none_to_lose(vram_gb: float | None):
         assert house.remedies == []
 
 
+@within(open_house())
+async def test_another_model_of_the_same_name_has_a_speed_of_its_own(house: LossyHouse):
+    await house.answer("a")
+    house.ollama.pulled += 1
+    await house.worker.watch.refresh_installed("main")
+    house.lose()
+    await house.answers(NEW_NORMAL + 5)
+    assert house.remedies == []
+    slow_tps = house.usual_tps
+    house.mend()
+    await house.answers(15)
+    assert house.usual_tps > SLOW_FACTOR * slow_tps
+    house.lose()
+    await house.answers(2)
+    assert house.remedies == ["reload"]
+    house.mend()
+    await house.answers(2)
+
+
 @within(open_house(vram_gb=None))
 async def test_a_card_that_cannot_be_read_any_more_was_there(house: LossyHouse):
     tracker = house.worker.tracker

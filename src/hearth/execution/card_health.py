@@ -47,7 +47,9 @@ COMMAND_PAUSE_S = 600.0
 FOREIGN_MIB = 2048.0
 """A desktop has less of the card; what has more may compute on it."""
 NEW_NORMAL = 20
-"""After so many slow answers since the owner was told, it is how fast the model is now."""
+"""After so many slow answers since the owner was told, it is how fast the model is now; after as
+many of another model of the same name, too.
+"""
 SHORTEST_SLEEP_S = 1.0
 HARMLESS = frozenset({"power_cap"})
 """Of the reasons for which a card holds its clocks down: it does so at work."""
@@ -108,6 +110,9 @@ class CardHealth:
         self._has_slept = False
         self._fast_since_sleep: set[str] = set()
         self._context_tokens: dict[str, float] = {}  # of answers that were as fast as usual
+        # what each model was by its last answer, and how many more it is not judged by
+        self._digests: dict[str, str] = {}
+        self._unjudged: dict[str, int] = {}
         self._restarted_at = -COMMAND_PAUSE_S
 
     def answered(self, work: ActiveRequest, *, alone: bool) -> bool:
@@ -121,7 +126,7 @@ class CardHealth:
         now = self._runtime.clock.monotonic()
         self._note_sleep()
         usual_tps = self._runtime.forecasts.usual_tokens_per_s(model)
-        if usual_tps is None:
+        if usual_tps is None or self._is_another(model):
             return True
         tps = self._tokens_per_s(work, now) if alone and self._is_judged(model) else None
         if tps is not None and tps * SLOW_FACTOR >= usual_tps:
@@ -145,6 +150,8 @@ class CardHealth:
         most_tokens = work.item.max_tokens
         if usual_tps is None or work.item.kind != "generate" or most_tokens is None:
             return
+        if self._is_another(model):
+            return
         if alone and self._is_judged(model) and self._allowed_for(work) <= 1.0:
             took_s = now - (work.attempt.dispatched_at or now)
             most_tps = most_tokens / took_s if took_s else inf
@@ -156,6 +163,18 @@ class CardHealth:
             self._asleep_s = asleep_s
             self._has_slept = True
             self._fast_since_sleep.clear()
+
+    def _is_another(self, model: str) -> bool:
+        """Has it been replaced under its name so shortly that its usual speed is that of the one
+        before?
+        """
+        digest = self._watch.loaded_model(model).digest
+        if digest and self._digests.setdefault(model, digest) != digest:
+            self._digests[model] = digest
+            self._unjudged[model] = NEW_NORMAL
+        left = self._unjudged.get(model, 0)
+        self._unjudged[model] = max(0, left - 1)
+        return left > 0
 
     def _is_judged(self, model: str) -> bool:
         """Nothing that is known explains it if it is slow."""
