@@ -119,9 +119,9 @@ class HttpHouse(House):
         """What the model server answers on routes that compute nothing."""
         self.ollama.listing = Answer(status=status, headers=headers, chunks=chunks)
 
-    def break_after(self, *chunks: bytes, headers: Headers = NDJSON) -> None:
+    def break_after(self, *chunks: bytes, headers: Headers = NDJSON, after_s: float = 0.0) -> None:
         """The next answer breaks off after these chunks."""
-        self.service = answering(*chunks, *[b""] * len(chunks), headers=headers)
+        self.service = answering(*chunks, *[b""] * len(chunks), headers=headers, after_s=after_s)
         self.ollama.next_calls(CallFault.GONE_MID_STREAM)
 
     def reload(self, **sections: Any) -> None:

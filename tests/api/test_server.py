@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import signal
 import socket
 from contextlib import suppress
@@ -15,7 +16,7 @@ import aiohttp
 import pytest
 
 from hearth.api.protocol import _COALESCED_BYTES as SEND_FROM_BYTES
-from hearth.api.protocol import CoalescingTransport, ConnectionDeadlines, HttpConnection
+from hearth.api.protocol import CoalescingTransport, ConnectionDeadlines, HttpConnection, HttpDate
 from hearth.api.server import HearthServer
 from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
@@ -28,6 +29,7 @@ from tests.support.fake_exchange import CallFault, Ending
 from tests.support.http import Caller, answer_to
 from tests.support.line import Line
 from tests.support.patience import in_time, until, within_limit
+from tests.support.stopped_clock import StoppedClock
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
@@ -157,7 +159,7 @@ async def test_a_caller_who_stays_is_not_cancelled_and_keeps_its_connection(url,
         assert raw == b'8\r\n{"n":1}\n\r\n8\r\n{"n":2}\n\r\ne\r\n{"done":true}\n\r\n0\r\n\r\n'
         await caller.send(HEALTH)
         status, headers = await caller.head()
-        assert (status, headers.keys() & {"server", "date"}) == (200, set())
+        assert (status, headers.keys() & {"server", "date"}) == (200, {"date"})
         await caller.reader.readexactly(int(headers["content-length"]))
     caller.leave()
     assert [event.outcome for event in house.events.of(ItemEnded)] == [Outcome.COMPLETED] * 2
@@ -389,3 +391,40 @@ async def test_small_chunks_are_not_held_back_for_an_acknowledgement(house):
     )
     caller.leave()
     await server.stop(0.2)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        HEALTH,
+        STREAM,
+        CHAT.replace(b"/api/chat", b"/api/nope"),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET /static/app.css HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"nonsense\r\n\r\n",
+    ],
+    ids=["own", "model server's", "unknown", "no host", "file", "no http"],
+)
+async def test_every_answer_has_one_date(url, house, asked):
+    """RFC 9110, 6.6.1: a server with a clock sends it."""
+    house.service = answering(DONE, headers=NDJSON)
+    caller = await Caller.to(url)
+    await caller.send(asked)
+    head = await caller.reader.readuntil(b"\r\n\r\n")
+    caller.leave()
+    dates = [line for line in head.split(b"\r\n") if line.lower().startswith(b"date: ")]
+    assert len(dates) == 1
+    assert re.fullmatch(rb"(?i:date): \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", dates[0])
+
+
+def test_a_date_is_the_second_in_which_it_is_asked_for():
+    clock = StoppedClock(wall_s=1_800_000_000.0)
+    date = HttpDate(clock)
+    written = [date()]
+    for step_s in (0.9, 0.2):
+        clock.advance(step_s)
+        written.append(date())
+    assert written == [
+        *[b"Fri, 15 Jan 2027 08:00:00 GMT"] * 2,
+        b"Fri, 15 Jan 2027 08:00:01 GMT",
+    ]

@@ -352,6 +352,24 @@ async def test_a_response_begins_once_and_is_numbered_throughout(house, size, wa
     assert got.body.endswith(KEEPALIVE + b"\n")  # nothing is in progress any more
 
 
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+@pytest.mark.parametrize("waits_s", [1.0, 30.0])
+@patient_house
+async def test_an_error_in_a_response_has_the_next_number(house, size, waits_s):
+    told = [
+        event(0, "created", response={"id": "resp_1"}),
+        event(1, "in_progress", response={"id": "resp_1"}),
+        event(2, "output_text.delta", delta="a"),
+    ]
+    sent = b"".join(told)
+    pieces = [sent[start : start + size] for start in range(0, len(sent), size)]
+    house.break_after(*pieces, after_s=waits_s)
+    got = await house.ask("POST", "/v1/responses", {"model": "m", "input": "hi", "stream": True})
+    said = [json.loads(line[6:]) for line in got.body.splitlines() if line.startswith(b"data: ")]
+    assert [each["sequence_number"] for each in said] == list(range(len(said)))
+    assert (said[-1]["type"], len(said) >= 4) == ("error", True)
+
+
 def a_friend(show: KeepaliveShow | None) -> KeySettings:
     return key_of("friend", "hearth_friend", keepalive_show=show)
 

@@ -125,7 +125,5 @@ def _post(path: str, body: bytes, *, chunked: bool) -> bytes:
 
 
 def _kept(answer: Answer) -> Answer:
-    """Hearth's own answers have no Date, and all that say goodbye say so in a field of their own
-    connection.
-    """
-    return without(answer, b"date", b"connection")
+    """All of Hearth's own answers that say goodbye say so in a field of their own connection."""
+    return without(answer, b"connection")

@@ -15,6 +15,7 @@ from hearth.api.submitting import CallsOn, allowed_models, submit
 from hearth.clock import new_id, new_seed
 from hearth.config.settings import ClientSettings, Settings
 from hearth.dialects.background import SHAPES, Shape
+from hearth.dialects.errors import refused_stream_headers
 from hearth.dialects.gojson import encode
 from hearth.dialects.request import Envelope, counted, read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
@@ -62,6 +63,8 @@ class Inference:
         content = await body.read()
         envelope = await self._read(route, body, content)
         body.hold(len(envelope.body))
+        if envelope.streaming:
+            request.answer.of_refusal = refused_stream_headers(route)
         if envelope.kind == "unload" or (envelope.kind == "generate" and envelope.max_tokens == 0):
             await self._answer_at_once(request, body, route, envelope)
             return None

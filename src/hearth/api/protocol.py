@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from email.utils import formatdate
 from functools import partial
 from typing import Any, Literal
 
@@ -17,8 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from hearth.admission.peers import THIS_MACHINE, Admittance, Connections, peer_of
-from hearth.api.request import CONNECTION, DISCONNECTED, App, Message, Send
+from hearth.api.request import CONNECTION, DATE, DISCONNECTED, App, Message, Send
 from hearth.api.turns import TurnLimiter
+from hearth.clock import Clock
 from hearth.types import frozen
 
 HEAD_LIMIT_BYTES = 64 * 1024
@@ -58,11 +60,28 @@ class ConnectionDeadlines:
     """
 
 
+class HttpDate:
+    """The Date of an answer (RFC 9110, 6.6.1), written once in a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._second = -1
+        self._written = b""
+
+    def __call__(self) -> bytes:
+        second = int(self._clock.wall())
+        if second != self._second:
+            self._second = second
+            self._written = formatdate(second, usegmt=True).encode("ascii")
+        return self._written
+
+
 class ConnectionConfig(uvicorn.Config):
     """uvicorn's configuration, with what each connection needs beside it; `refuse` is the
     application of those that are not admitted.
     """
 
+    date: HttpDate
     deadlines: ConnectionDeadlines
     connections: Connections
     refuse: App
@@ -146,6 +165,7 @@ class HttpConnection(HttpToolsProtocol):
         "_body_began_at",
         "_body_bytes",
         "_connections",
+        "_date",
         "_deadline",
         "_deadlines",
         "_declared_bytes",
@@ -169,6 +189,7 @@ class HttpConnection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._date = config.date
         self._deadlines = config.deadlines
         self._connections = config.connections
         self._refuse = config.refuse
@@ -327,6 +348,7 @@ class HttpConnection(HttpToolsProtocol):
         # keys of Hearth's own beside those of ASGI
         self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]
         self.scope[CONNECTION] = self.transport  # type: ignore[literal-required]
+        self.scope[DATE] = self._date  # type: ignore[literal-required]
         super().on_headers_complete()
         self.headers = []  # trailers come too late to be fields of the request
 
@@ -373,9 +395,9 @@ class HttpConnection(HttpToolsProtocol):
         body = json.dumps({"error": error}).encode()
         head = (
             b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n\r\n"
+            b"date: %b\r\nconnection: close\r\n\r\n"
         )
-        self.transport.write(head % (status, len(body)) + body)
+        self.transport.write(head % (status, len(body), self._date()) + body)
         self._outgoing.body_expected = False
         self.transport.close()
 

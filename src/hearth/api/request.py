@@ -48,6 +48,8 @@ To wait for that by `receive` would take a task of each request.
 
 CONNECTION = "hearth.connection"
 """In the scope of one that came over a socket: its transport."""
+DATE = "hearth.date"
+"""In the scope of one that came over a socket: gives the value of its answer's Date."""
 
 _REQUEST_ID = re.compile(
     rf"(?!(?:{JOB_PREFIX}|{BATCH_JOB_PREFIX})[0-9a-f]{{32}}\Z)[A-Za-z0-9_-]{{1,64}}".encode()
@@ -60,19 +62,23 @@ to be counted itself.
 class Responder:
     """One HTTP answer being written, with `added` header fields; after the caller has left every
     write returns without effect.
+
+    `date` gives the Date of an answer that has none; the model server's own answers bring theirs.
+    `of_refusal`: fields that only a refusal has.
     """
 
-    __slots__ = ("_send", "added", "started")
+    __slots__ = ("_date", "_send", "added", "of_refusal", "started")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, date: Callable[[], bytes] | None = None) -> None:
         self._send = send
+        self._date = date
         self.added: Headers = ()
+        self.of_refusal: Headers = ()
         self.started = False
 
     async def head(self, status: int, headers: Headers) -> None:
         """Status line and headers, once."""
-        self.started = True
-        await self._send(
+        await self.raw(
             {"type": "http.response.start", "status": status, "headers": [*headers, *self.added]}
         )
 
@@ -94,6 +100,12 @@ class Responder:
 
     async def raw(self, message: Message) -> None:
         """An ASGI message as another framework made it."""
+        is_head = message["type"] == "http.response.start"
+        if is_head and self._date is not None:
+            fields = list(message["headers"])
+            if all(name != b"date" for name, _ in fields):
+                fields.append((b"date", self._date()))
+            message = {**message, "headers": fields}
         self.started = True
         await self._send(message)
 
@@ -182,7 +194,7 @@ def request_of(
         request_id=RequestId(own.decode("ascii") if _REQUEST_ID.fullmatch(own) else new_id()),
         peer=None if client is None else client[0],
         receive=receive,
-        answer=Responder(send),
+        answer=Responder(send, scope.get(DATE)),
         disconnected=scope[DISCONNECTED],
         connection=scope.get(CONNECTION),
     )
@@ -217,7 +229,7 @@ def rendered(request: Request, error: HearthError, extra: Headers = ()) -> Error
     the next one costs its sender a connection.
     """
     reply = render_error(dialect_of(request.path), error, request.request_id)
-    headers = (*reply.headers, request.id_header, *extra)
+    headers = (*reply.headers, *request.answer.of_refusal, request.id_header, *extra)
     if error.retryable and error.retry_after_s is None and error.status in (429, 503):
         headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
     if isinstance(error, UpgradeRefused):

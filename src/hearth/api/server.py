@@ -15,7 +15,13 @@ import uvicorn
 
 from hearth.admission.auth import NOBODY
 from hearth.admission.peers import Connections
-from hearth.api.protocol import ConnectionConfig, ConnectionDeadlines, HttpConnection, unchunked
+from hearth.api.protocol import (
+    ConnectionConfig,
+    ConnectionDeadlines,
+    HttpConnection,
+    HttpDate,
+    unchunked,
+)
 from hearth.api.request import ErrorResponder, Receive, Scope, Send, request_of
 from hearth.api.turns import TurnLimiter
 from hearth.clock import SystemClock, new_id
@@ -101,6 +107,7 @@ class HearthServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=_BACKLOG,
         )
+        config.date = HttpDate(self._connections.clock)
         config.deadlines = self._deadlines
         config.connections = self._connections
         config.refuse = self._refuse

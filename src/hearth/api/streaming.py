@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 
 from hearth.api.request import Request, rendered
-from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import frame_end
 from hearth.dialects.presence import PresenceSignals, stream_headers
 from hearth.dialects.routes import Route
@@ -235,9 +234,7 @@ class Relay:
             await answer.whole(reply.status, reply.headers, reply.body)
         elif self._streaming and not self._has_length:
             lead = b"" if self._tail.endswith(self._frame_end) else self._frame_end
-            await self._end_with_error(
-                lead + stream_error(self._route, error, self._request.request_id)
-            )
+            await self._end_with_error(lead + self._presence.error(error, self._request.request_id))
 
 
 def model_header(model: str) -> Headers:

@@ -21,6 +21,7 @@ from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import HearthError, MethodNotAllowed, NotCapable, Unauthenticated
 from hearth.types import Dialect, Headers, RequestId, frozen
 
+_UNCACHED_FIRST = frozenset({Endpoint.OPENAI_RESPONSES, Endpoint.ANTHROPIC_MESSAGES})
 PAGE_NOT_FOUND = "404 page not found"
 """The message of a NotFound for an address that does not exist; rendered as plain text, as Ollama
 does.
@@ -92,9 +93,20 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
     return ErrorReply(status=error.status, headers=tuple(headers), body=body)
 
 
-def stream_error(route: Route, error: HearthError, request_id: str = "") -> bytes:
+def refused_stream_headers(route: Route) -> Headers:
+    """What a refusal has beside it where a stream was asked for: two of Ollama's layers set the
+    header of their streams before the model is looked for.
+    """
+    return ((b"cache-control", b"no-cache"),) if route.path in _UNCACHED_FIRST else ()
+
+
+def stream_error(
+    route: Route, error: HearthError, request_id: str = "", *, number: int = 0
+) -> bytes:
     """The last bytes of a stream that cannot go on: one line or frame that makes the official
     client raise instead of stopping quietly.
+
+    `number`: of this frame, in a dialect that numbers them.
     """
     shape = error_object(route.dialect, error, request_id)
     if route.is_native:
@@ -107,6 +119,7 @@ def stream_error(route: Route, error: HearthError, request_id: str = "") -> byte
             "code": error.reason,
             "message": error.message,
             "param": None,
+            "sequence_number": number,
         }
         return event({**flat, **shape})
     return b"data: " + encode(shape) + b"\n\n"

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import re
 
+from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import WholeFrames, event, frame_of, frames_in
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.thinking import BlockThinking, ChunkThinking, SummaryThinking, Thinking
 from hearth.dialects.writers import NativeWriter, TextPart
+from hearth.errors import HearthError
 from hearth.types import MIB, Headers
 
 _COMMENT = b": waiting\n\n"
@@ -28,6 +30,7 @@ _ENDED = re.compile(
 )
 """After these nothing may follow that says the answer goes on."""
 _END = b"\n\n"
+_NUMBER = re.compile(rb'"sequence_number": ?(\d{1,15})\b')
 _KEPT_BYTES = MIB
 """Of a stream's beginning and of its last frames; where they are longer, nothing is learned from
 them.
@@ -86,12 +89,11 @@ class PresenceSignals:
     def note(self, sent: tuple[bytes, ...]) -> None:
         """The caller has been sent this of the answer."""
         if self._wants_events:
-            # A frame that came in parts is put together; behind a whole one the last begins anew.
-            # Where nothing was sent, the last stays: an empty one says that there was no byte yet.
-            whole = self._last.endswith(_END)
-            self._last = (b"".join(sent if whole else (self._last, *sent)) or self._last)[
-                :_KEPT_BYTES
-            ]
+            # A frame that came in parts is put together behind the last whole one. Where nothing
+            # was sent, the last stays: an empty one says that there was no byte yet.
+            more = b"".join(sent)
+            begins_anew = self._last.endswith(_END) and _END in more
+            self._last = (more if begins_anew else self._last + more)[:_KEPT_BYTES]
             self._first = self._first or (self._last if self._last.endswith(_END) else b"")
 
     def signal(self, wall_s: float, words: str = "") -> bytes:
@@ -108,6 +110,12 @@ class PresenceSignals:
         if not self._route.is_native:
             return _PING if is_anthropic else _COMMENT
         return self._line(wall_s)
+
+    def error(self, error: HearthError, request_id: str) -> bytes:
+        """The last frame of a stream that cannot go on."""
+        numbers = _NUMBER.findall(self._last) if self._frames is None else ()
+        number = int(numbers[-1]) + 1 if numbers else self._number
+        return stream_error(self._route, error, request_id, number=number)
 
     def _line(self, wall_s: float, words: str = "") -> bytes:
         writer = NativeWriter(self._model, chat=self._route.path is Endpoint.CHAT)

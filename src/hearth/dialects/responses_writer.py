@@ -45,7 +45,6 @@ class ResponsesWriter(Writer):
         self._incomplete = incomplete
         self._items = [*items]
         self._first_place = len(items)
-        self._number = 0
         self._delta_form = b""
         self._open = False
         self._texts: list[str] = []
@@ -56,12 +55,12 @@ class ResponsesWriter(Writer):
 
     def resume(self, parts: Sequence[AnswerPart], next_number: int) -> None:
         super().resume(parts, next_number)
-        self._number = next_number
+        self.next_number = next_number
 
     def begin(self) -> list[bytes]:
         return (
             []
-            if self._number
+            if self.next_number
             else [self._event(name, response=self._response) for name in ("created", "in_progress")]
         )
 
@@ -78,8 +77,8 @@ class ResponsesWriter(Writer):
             [] if self._open else [*self.begin(), *self._close_thoughts(), *self._open_message()]
         )
         self._texts.append(text)
-        number = self._number
-        self._number = self._number + 1
+        number = self.next_number
+        self.next_number += 1
         return [*opened, self._delta_form % (encode(text), b"%d" % number)]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
@@ -205,11 +204,11 @@ class ResponsesWriter(Writer):
 
     def _event(self, name: str, **fields: JsonValue) -> bytes:
         written = event(self._fields(name, **fields))
-        self._number += 1
+        self.next_number += 1
         return written
 
     def _fields(self, name: str, **fields: JsonValue) -> JsonObject:
-        fields |= {"sequence_number": self._number, "type": f"response.{name}"}
+        fields |= {"sequence_number": self.next_number, "type": f"response.{name}"}
         return {key: _sorted(fields[key]) for key in sorted(fields)}
 
     def _ended(self, done: Generation, wall_s: float) -> JsonObject:

@@ -97,6 +97,9 @@ class Writer(ABC):
     `wall_s` is now, in seconds since 1970; an element is a frame.
     """
 
+    next_number: int = 0
+    """Of the next frame, in a dialect that numbers them."""
+
     def resume(self, parts: Sequence[AnswerPart], next_number: int) -> None:
         """Go on behind these parts, which an earlier run has written.
 

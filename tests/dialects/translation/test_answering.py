@@ -144,6 +144,14 @@ def test_a_stream_that_was_cut_has_no_end(stream: bytes):
     assert (answer is not None) is ("stop" in stream.decode())
 
 
+def test_an_error_within_a_response_has_the_next_number():
+    stream = frames(delta(content="a"), {"error": "it broke"})
+    events = stream_for(Endpoint.OPENAI_RESPONSES).feed(stream, 0.0, TOTAL_NS)
+    told = [json.loads(event.partition(b"data: ")[2]) for event in events]
+    assert told[-1]["type"] == "error"
+    assert [each["sequence_number"] for each in told] == list(range(len(told)))
+
+
 @pytest.mark.parametrize("error", ["it broke", {"message": "it broke", "code": 500}])
 def test_an_error_within_a_stream_is_its_last_line(error: object):
     stream = frames(delta(content="a"), {"error": error}, delta(content="b"))

@@ -190,7 +190,8 @@ class DialectStream:
             frames += self._writer.write(part, wall_s)
         if self._chunks.error:
             self._is_over = True
-            frames.append(stream_error(self._route, BackendError(said_error(self._chunks.error))))
+            error = BackendError(said_error(self._chunks.error))
+            frames.append(stream_error(self._route, error, number=self._writer.next_number))
         elif self._chunks.is_over:
             frames += self.end(wall_s, total_ns)
         return frames
