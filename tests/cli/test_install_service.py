@@ -4,6 +4,7 @@ unit.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -55,7 +56,7 @@ def test_the_unit_speaks_the_protocol_of_the_service_manager(system: bool):
     }
     assert unit | expected == unit
     assert unit["ExecStart"] == "/opt/hearth/bin/hearth serve --config /etc/hearth/c.yaml"
-    assert re.findall(r"@[A-Z_]+@", text_of(system=system)) == []
+    assert re.findall(r"/etc/hearth/llm_gateway|/\.local/|%E", text_of(system=system)) == []
 
 
 @pytest.mark.parametrize(
@@ -181,19 +182,71 @@ def test_without_systemd_or_with_a_home_directory_it_says_what_to_do(hearth, tmp
         check_visible(Path("/home/ann/.venv/bin/hearth"), Path("/etc/hearth/c.yaml"))
 
 
+def test_the_units_that_free_the_gpu_are_written_with_this_hearth(hearth, tmp_path):
+    result = hearth(*INSTALL, "--yield-units")
+    assert result.exit_code == 0, result.output
+    units = sorted((tmp_path / "units").iterdir())
+    assert [unit.name for unit in units] == ["hearth-yield-sleep.service", "hearth-yield@.service"]
+    commands = [line for unit in units for line in unit.read_text().splitlines() if "Exec" in line]
+    assert len(commands) == 3
+    assert all(f"{HEARTH} yield" in command for command in commands)
+    assert not (tmp_path / ".config").exists()
+    assert "systemctl enable hearth-yield-sleep" in result.stdout
+    printed = hearth("install-service", "--yield-units", "--print").stdout
+    assert all(unit.read_text() in printed for unit in units)
+    units[1].write_text("mine\n")
+    units[0].unlink()
+    assert hearth(*INSTALL, "--yield-units").exit_code == 1
+    assert not units[0].exists()
+    refused = hearth("install-service", "--yield-units", "--config", "mine.yaml")
+    assert (refused.exit_code, "omit --config" in refused.stderr) == (2, True)
+
+
+def analyze(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+        env=os.environ | environ,
+    )
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+def test_the_units_of_the_source_are_whole_where_hearth_is_at_the_documented_path(tmp_path: Path):
+    """A user's is at `~/.local/bin/hearth`, where pipx and uv put it."""
+    home = tmp_path / "home"
+    programs = (
+        tmp_path / "opt" / "hearth" / "bin" / "hearth",
+        tmp_path / "bin" / "kill",
+        home / ".local" / "bin" / "hearth",
+    )
+    for program in programs:
+        program.parent.mkdir(parents=True)
+        shutil.copy("/bin/true", program)
+    units = tmp_path / "etc" / "systemd" / "system"
+    units.mkdir(parents=True)
+    shutil.copy(ROOT / "systemd" / "hearth.service", units)
+    verify = ("verify", "--man=no", "--recursive-errors=no")
+    machine = analyze(*verify, f"--root={tmp_path}", "hearth.service")
+    user = analyze(
+        *verify,
+        "--user",
+        ROOT / "systemd" / "user" / "hearth.service",
+        HOME=str(home),
+        XDG_RUNTIME_DIR=str(tmp_path),
+    )
+    for verified in (machine, user):
+        assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+
+
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
 )
 def test_systemd_accepts_the_units_and_rates_them_as_the_page_says(tmp_path: Path):
-    def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["systemd-analyze", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=WITHIN_S,
-            check=False,
-        )
-
     unit = tmp_path / "hearth.service"
     for system in (False, True):
         unit.write_text(text_of(system=system, executable="/bin/true"))

@@ -129,7 +129,8 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path):
     shipped = {
         f"hearth/config/shipped/{name}" for name in ("llm_gateway.yaml", "llm_gateway.schema.json")
     }
-    shipped |= {f"hearth/cli/units/{unit.name}" for unit in (ROOT / "systemd").iterdir()}
+    units = ROOT / "systemd"
+    shipped |= {f"hearth/cli/units/{unit.relative_to(units)}" for unit in units.rglob("*.service")}
     archive = zipfile.ZipFile(wheel)
     assert {name for name in archive.namelist() if ".dist-info/" not in name} == ours | shipped
     texts = {

@@ -1,12 +1,15 @@
 """`hearth install-service`: have systemd run the gateway, from the next boot on.
 
-Writes a unit and, where there is none, a configuration; starts nothing.
+Writes a unit and, where there is none, a configuration; starts nothing. The units are those of
+`systemd/`, which start as they stand where everything is at the documented paths; those of this
+installation are put in the place of these.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from hearth.config.rendering import CONFIG_NAME, SCHEMA_NAME, schema_text
 from hearth.config.settings import Settings
 
 UNIT_NAME = "hearth.service"
+YIELD_UNITS = ("hearth-yield@.service", "hearth-yield-sleep.service")
 MIN_STOP_S = 30
 STOP_MARGIN_S = 20.0
 """For what comes after the grace of running work: the last bytes, traces and rows."""
@@ -28,6 +32,8 @@ SYSTEMD_RUNS = Path("/run/systemd/system")
 _INSTALLED = Path(__file__).with_name("units")
 _UNITS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[3] / "systemd"
 """In an installed package, or beside the sources."""
+SYSTEM_HEARTH = "/opt/hearth/bin/hearth"
+USER_HEARTH = "%h/.local/bin/hearth"
 _HIDDEN = ("/home", "/root", "/run/user")
 """What `ProtectHome=yes` takes from the system's unit."""
 
@@ -44,6 +50,12 @@ _HIDDEN = ("/home", "/root", "/run/user")
     type=PATH,
     help="Configuration file, in /etc/hearth or ~/.config/hearth by default. Created if missing.",
 )
+@click.option(
+    "--yield-units",
+    is_flag=True,
+    help="Install the units that free the GPU for other services and before sleep instead, for the"
+    " whole machine (requires root).",
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and write nothing.")
 @click.option("--force", is_flag=True, help="Replace a unit that was edited.")
 @click.option(
@@ -52,39 +64,72 @@ _HIDDEN = ("/home", "/root", "/run/user")
     help="Directory of the unit, for packages and images; systemd need not run.",
 )
 def install_service(
-    *, system: bool, file: Path | None, only_print: bool, force: bool, unit_dir: Path | None
+    *,
+    system: bool,
+    file: Path | None,
+    yield_units: bool,
+    only_print: bool,
+    force: bool,
+    unit_dir: Path | None,
 ) -> None:
     """Run the gateway as a systemd service."""
+    if yield_units and file is not None:
+        raise click.UsageError("--yield-units reads no configuration: omit --config")
+    system = system or yield_units
     # Where systemd looks for units of the administrator or of a user (systemd.unit(5)), and the
     # configuration's directory.
     base = user_directory(os.environ)
-    units = Path("/etc/systemd/system") if system else base / "systemd" / "user"
-    config = (file or (Path("/etc/hearth") if system else base / "hearth") / CONFIG_NAME).absolute()
+    directory = Path("/etc/systemd/system") if system else base / "systemd" / "user"
+    folder = Path("/etc/hearth") if system else base / "hearth"
+    config = None if yield_units else (file or folder / CONFIG_NAME).absolute()
     executable = _executable()
-    unit = (unit_dir or units).absolute() / UNIT_NAME
-    text = unit_text(
-        system=system,
-        executable=executable,
-        config=config,
-        grace_s=_settings(config).server.shutdown_grace_s,
-    )
+    texts = _texts(executable, config, system=system)
     if only_print:
-        click.echo(text, nl=False)
+        click.echo("\n".join(texts.values()), nl=False)
         return
     if unit_dir is None and not SYSTEMD_RUNS.is_dir():
         raise CommandFailed(
             "systemd is not running. Start `hearth serve` with your service manager (docs/deploy.md"
             " has a container), or use --print or --unit-dir to get the unit"
         )
-    if system:
+    if system and config is not None:
         check_visible(executable, config)
+    units = {(unit_dir or directory).absolute() / name: text for name, text in texts.items()}
     try:
-        _install(unit, text, config, force=force)
+        _install(units, config, force=force)
     except OSError as error:
         advice = " (run it with sudo)" if isinstance(error, PermissionError) and system else ""
         raise CommandFailed(
             f"{error.filename} cannot be written: {error.strerror}{advice}"
         ) from error
+    click.echo(
+        _next_to_yield(executable) if config is None else _next_to_serve(config, system=system)
+    )
+
+
+def _texts(executable: Path, config: Path | None, *, system: bool) -> dict[str, str]:
+    """The units by name: the gateway's, or without a configuration those that free the GPU."""
+    if config is None:
+        return {name: yield_unit_text(name, executable) for name in YIELD_UNITS}
+    grace_s = _settings(config).server.shutdown_grace_s
+    return {
+        UNIT_NAME: unit_text(system=system, executable=executable, config=config, grace_s=grace_s)
+    }
+
+
+def _next_to_yield(executable: Path) -> str:
+    private = _in_a_home(executable)
+    note = f"\nnote: their own user must be able to read {private}" if private else ""
+    return (
+        "next:\n  sudo systemctl daemon-reload\n"
+        "  sudo systemctl edit NAME    # for a service of yours, as docs/yielding.md says\n"
+        "  sudo systemctl enable hearth-yield-sleep    # where Hearth does not see sleep itself"
+        f"{note}"
+    )
+
+
+def _next_to_serve(config: Path, *, system: bool) -> str:
+    """What the owner has to do now."""
     systemctl = "sudo systemctl"
     journal = "journalctl -u"
     linger = ""
@@ -92,7 +137,7 @@ def install_service(
         systemctl = "systemctl --user"
         journal = "journalctl --user -u"
         linger = "  loginctl enable-linger          # else it runs only while you are logged in\n"
-    click.echo(
+    return (
         f"next:\n  {systemctl} daemon-reload\n  {systemctl} enable --now hearth\n{linger} "
         f" {journal} hearth -f\nkeys that the configuration names as ${{NAME}} go into"
         f" {environment_of(config)} as NAME=value (mode 0600)"
@@ -145,18 +190,28 @@ def unit_text(*, system: bool, executable: Path, config: Path, grace_s: float) -
     """The whole unit, for the machine's systemd or for a user's; `grace_s`: what running work gets
     at a stop.
     """
-    values = {
-        "@EXECUTABLE@": _argument(executable),
-        "@CONFIG@": _argument(config),
-        "@ENVIRONMENT_FILE@": str(environment_of(config)).replace("%", "%%"),
-        "@STOP_S@": str(max(MIN_STOP_S, math.ceil(grace_s + STOP_MARGIN_S))),
-    }
-    text = _UNITS.joinpath("system.service" if system else "user.service").read_text(
-        encoding="utf-8"
+    stop_s = max(MIN_STOP_S, math.ceil(grace_s + STOP_MARGIN_S))
+    shipped, folder = ("", "/etc/hearth") if system else ("user", "%E/hearth")
+    return _adapted(
+        _UNITS / shipped / UNIT_NAME,
+        {
+            SYSTEM_HEARTH if system else USER_HEARTH: _argument(executable),
+            f"{folder}/{CONFIG_NAME}": _argument(config),
+            f"{folder}/environment": str(environment_of(config)).replace("%", "%%"),
+            f"TimeoutStopSec={MIN_STOP_S}": f"TimeoutStopSec={stop_s}",
+        },
     )
-    for name, value in values.items():
-        text = text.replace(name, value)
-    return text
+
+
+def yield_unit_text(name: str, executable: Path) -> str:
+    """One of `YIELD_UNITS`."""
+    return _adapted(_UNITS / name, {SYSTEM_HEARTH: _argument(executable)})
+
+
+def _adapted(unit: Path, given: dict[str, str]) -> str:
+    """A unit with what is given in the place of what it says, all at once."""
+    documented = re.compile("|".join(map(re.escape, given)))
+    return documented.sub(lambda found: given[found[0]], unit.read_text(encoding="utf-8"))
 
 
 def _argument(path: Path) -> str:
@@ -172,32 +227,44 @@ def check_visible(executable: Path, config: Path) -> None:
     """Raises CommandFailed for what a system service could not read: its sandbox hides everybody's
     home.
     """
-    for path in (executable, Path(sys.executable).resolve(), Path(__file__).resolve(), config):
+    if path := _in_a_home(executable, config):
+        raise CommandFailed(
+            f"a system service cannot read {path}, which is in a home directory. Install Hearth"
+            " elsewhere (docs/deploy.md: /opt/hearth), or omit --system"
+        )
+
+
+def _in_a_home(*given: Path) -> Path | None:
+    """The first of these, and of what this Hearth consists of, that is in a home directory."""
+    for path in (*given, Path(sys.executable).resolve(), Path(__file__).resolve()):
         if any(path.is_relative_to(home) for home in _HIDDEN):
-            raise CommandFailed(
-                f"a system service cannot read {path}, which is in a home directory. Install Hearth"
-                " elsewhere (docs/deploy.md: /opt/hearth), or omit --system"
-            )
+            return path
+    return None
 
 
-def _install(unit: Path, text: str, config: Path, *, force: bool) -> None:
-    """Write what is missing.
+def _install(units: dict[Path, str], config: Path | None, *, force: bool) -> None:
+    """Write what is missing; `units`: the text of each.
 
     Raises CommandFailed for a unit that is not ours, OSError where something may not be written.
     """
-    present = unit.read_text(encoding="utf-8", errors="replace") if unit.exists() else None
-    if present not in {None, text} and not force:
-        raise CommandFailed(
-            f"{unit} differs: it was edited, or written by another version. The same command with"
-            " --print shows what it would be, --force replaces it. Nothing was written"
-        )
-    if not config.exists():
+    present = {
+        unit: unit.read_text(encoding="utf-8", errors="replace") if unit.exists() else None
+        for unit in units
+    }
+    for unit, text in units.items():
+        if present[unit] not in {None, text} and not force:
+            raise CommandFailed(
+                f"{unit} differs: it was edited, or written by another version. The same command"
+                " with --print shows what it would be, --force replaces it. Nothing was written"
+            )
+    if config is not None and not config.exists():
         _write(config, config_for_a_service())
         _write(config.with_name(SCHEMA_NAME), schema_text())
-    if present == text:
-        click.echo(f"{unit} is up to date")
-    else:
-        _write(unit, text)
+    for unit, text in units.items():
+        if present[unit] == text:
+            click.echo(f"{unit} is up to date")
+        else:
+            _write(unit, text)
 
 
 def _write(path: Path, text: str) -> None:
