@@ -11,7 +11,7 @@ from typing import Any
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.alerts.channels import AlertMessage
 from hearth.alerts.delivery import Target
-from hearth.alerts.rules import Alert, Severity
+from hearth.alerts.rules import Alert
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertFailed, AlertSent, Event
 from hearth.observability.fanout import EventFanout
@@ -27,13 +27,15 @@ ONE = AlertSettings(discord_webhook_url=DISCORD)
 ALL = AlertSettings(
     discord_webhook_url=DISCORD, webhook_url=WEBHOOK, ntfy_url=f"https://ntfy.example/{SECRET}"
 )
+TITLE = AlertType.STARVATION.words
+"""Of a warning, which an alert is here unless a test says so."""
 GATHERED_S = 3.0
 """After this, what was said at once has arrived."""
 
 
 def alert(
     subject: str = "webui",
-    kind: AlertType = AlertType.QUEUE_FULL,
+    kind: AlertType = AlertType.STARVATION,
     *,
     at: float = 0.0,
     text: str = "it is full",
@@ -49,7 +51,6 @@ def down(at: float = 0.0, subject: str = "") -> Alert:
         at=at,
         text="it is down",
         lasting=True,
-        severity=Severity.ERROR,
     )
 
 
@@ -110,7 +111,7 @@ class Harness:
     @property
     def texts(self) -> list[str]:
         return [
-            text.removeprefix("Hearth: ").removeprefix("Queue full: ")
+            text.removeprefix("Hearth: ").removeprefix(f"Hearth (warning): {TITLE}: ")
             for text in self.webhooks.texts()
         ]
 

@@ -55,7 +55,7 @@ SWAP = sample(SwapCompleted, from_models=("a",), to_model="b", offloaded=False)
 WENT_DOWN = BackendWentDown(at=0.0, reason="x")
 CAME_UP = BackendCameUp(at=0.0, version="1", down_s=8.0)
 IS_DOWN = (
-    "Hearth: Model server down: The model server does not answer (x). Requests "
+    "Hearth (critical): Model server down: The model server does not answer (x). Requests "
     "wait for it and then get 503."
 )
 IS_UP = "Hearth: Resolved: Model server down: The model server answers again after 8 s."
@@ -81,7 +81,7 @@ async def test_repeated_refusals_of_a_caller_are_told_at_the_threshold():
         for _ in range(20):
             it.emit(rejected("rate_limited"))
         said = (
-            "Hearth: Caller over its rate limit: webui was refused by its rate limit at "
+            "Hearth (warning): Caller over its rate limit: webui was refused by its rate limit at "
             "least 5 times within 5 minutes."
         )
         assert await it.arrived() == [said]
@@ -110,9 +110,11 @@ async def test_a_long_queue_is_told_at_its_limit_and_at_half_as_much_again():
         assert await it.arrived() == []
         it.emit(item(ItemQueued, 10))
         assert await it.arrived() == [
-            "Hearth: Long queue: 11 external requests wait; the limit is 10."
+            "Hearth (warning): Long queue: 11 external requests wait; the limit is 10."
         ]
-        assert it.alerter.status()["active"] == [{"type": "queue_depth", "subject": ""}]
+        assert it.alerter.status()["active"] == [
+            {"type": "queue_depth", "severity": "warning", "subject": ""}
+        ]
         for number in range(5):
             it.emit(item(ev.ItemDispatched, number))
         it.emit(item(ev.ItemInterrupted, 0))
@@ -146,8 +148,8 @@ async def test_excessive_swapping_is_told_after_a_swap_and_its_end_within_a_minu
         await swap(length_s)
     third_at = it.now
     assert await it.arrived() == [
-        "Hearth: Many model swaps: 3 model swaps in the last hour; the limit is 2.",
-        "Hearth: Slow model swap: The last model swap took 61 s; the limit is 60 s.",
+        "Hearth (warning): Many model swaps: 3 model swaps in the last hour; the limit is 2.",
+        "Hearth (warning): Slow model swap: The last model swap took 61 s; the limit is 60 s.",
     ]
     await asyncio.sleep(third_at + 3600 + CHECK_EVERY_S + 1 - it.now)
     assert await it.arrived() == [
@@ -163,7 +165,7 @@ async def test_excessive_swapping_is_told_after_a_swap_and_its_end_within_a_minu
     await swap(BUSY_ENOUGH_S)
     (text,) = await it.arrived()
     assert text.startswith(
-        "Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of "
+        "Hearth (warning): Model swaps take much of the GPU's time: Model swaps took 50 % of "
     )
 
 
@@ -209,10 +211,8 @@ async def test_a_model_server_that_goes_and_comes_is_two_messages(it):
 async def test_a_test_alert_reaches_every_target_and_a_stall_holds_up_no_other():
     async with alerting(ALL) as it:
         it.emit(rejected("queue_full", "n8n"))
-        assert (
-            await it.arrived()
-            == ["Hearth: Queue full: A request of n8n was refused because the queue is full."] * 3
-        )
+        text = "A request of n8n was refused because the queue is full."
+        assert await it.arrived() == [f"Hearth (critical): Queue full: {text}"] * 3
         it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(404)
         answers = [
             ("discord", False, "http_404", "there is nothing at the address: copy it again"),
@@ -231,7 +231,9 @@ async def test_a_test_alert_reaches_every_target_and_a_stall_holds_up_no_other()
             for name, came, answer, problem in answers
         ]
         assert await it.alerter.test() == expected
-        assert set(it.webhooks.texts()) == {"Hearth: Test message: Alerts from Hearth arrive here."}
+        assert set(it.webhooks.texts()) == {
+            "Hearth (information): Test message: Alerts from Hearth arrive here."
+        }
         it.alerter.update(ALL)
         it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(stall=True)
         it.emit(rejected("queue_full"))
@@ -262,7 +264,9 @@ async def test_what_goes_on_is_known_and_told_as_soon_as_somebody_hears_of_it(
     async with alerting(at_first) as it:
         it.emit(WENT_DOWN)
         assert await it.arrived() == told
-        assert it.alerter.status()["active"] == [{"type": "backend_down", "subject": ""}]
+        assert it.alerter.status()["active"] == [
+            {"type": "backend_down", "severity": "critical", "subject": ""}
+        ]
         await asyncio.sleep(7200)
         it.alerter.update(then)
         if ends:

@@ -11,10 +11,10 @@ import pytest
 
 from hearth.alerts.channels import MAX_WAIT_S, outcome_of, problem_of
 from hearth.alerts.delivery import CAPACITY, DIGEST_ABOVE, GATHER_S, MAX_ATTEMPTS
-from hearth.alerts.rules import Severity
+from hearth.config.settings import AlertType
 from hearth.events import AlertSent, InternalFault
 from hearth.types import Post, PostAnswer
-from tests.alerts.harness import ONE, alerted, alerting, down, message, up
+from tests.alerts.harness import ONE, TITLE, alerted, alerting, down, message, up
 from tests.support.fake_webhooks import OK, REPLIES, Reply, limited
 from tests.support.house import within
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time
@@ -144,7 +144,7 @@ async def test_an_alert_arrives_once_after_a_moment_and_is_reported(it):
     (sent,) = it.events.of(AlertSent)
     assert (sent.target, sent.types, sent.alerts, sent.attempts) == (
         "discord",
-        ("queue_full",),
+        ("starvation",),
         1,
         1,
     )
@@ -175,7 +175,8 @@ async def test_few_alerts_are_a_message_each_and_many_are_one(it):
     await it.put(*many, wait_s=60)
     assert it.texts == [
         *(f"about {each}" for each in few),
-        "4 alerts: " + "\n".join(f"Queue full: about {each}" for each in many),
+        "Hearth (warning): 4 alerts: "
+        + "\n".join(f"Warning: {TITLE}: about {each}" for each in many),
     ]
     it.webhooks.seen.clear()
     for suppressed in (0, 2, 0):
@@ -188,11 +189,28 @@ async def test_few_alerts_are_a_message_each_and_many_are_one(it):
 
 
 @alerted
+async def test_the_worst_alert_goes_first_and_the_critical_ones_before_all_others(it):
+    await it.put("a", wait_s=0)
+    await it.put(up(), down(subject="b"), wait_s=60)
+    assert it.texts == [
+        "Hearth (critical): Model server down: it is down",
+        "about a",
+        "Resolved: Model server down: it is up",
+    ]
+    it.webhooks.seen.clear()
+    await it.put(*(f"c{number}" for number in range(20)))
+    await it.put(*(f"m{number} {'x' * 1000}" for number in range(7)), kind=AlertType.QUEUE_FULL)
+    await asyncio.sleep(60)
+    titles = [text.partition(": ")[2].partition(":")[0] for text in it.webhooks.texts()]
+    assert titles == ["2 alerts", "2 alerts", "2 alerts", "21 alerts"]
+
+
+@alerted
 async def test_without_room_the_oldest_of_the_least_bad_goes_and_is_counted(it):
-    await it.put("first bad", severity=Severity.ERROR)
+    await it.put("first bad", kind=AlertType.QUEUE_FULL)
     await it.put(*(f"c{number}" for number in range(CAPACITY - 2)))
-    await it.put("harmless", severity=Severity.INFO)
-    await it.put(*(f"more {number}" for number in range(10)), severity=Severity.ERROR)
+    await it.put("harmless", kind=AlertType.RESIDENCY_DRIFTED)
+    await it.put(*(f"more {number}" for number in range(10)), kind=AlertType.QUEUE_FULL)
     assert (it.status("waiting"), it.target.dropped) == (CAPACITY, 10)
     await asyncio.sleep(60)
     await it.put("z", wait_s=60)
@@ -341,11 +359,11 @@ async def test_a_lasting_condition_is_sent_once_a_long_outage_is_over(it):
     assert (it.target.dropped, it.status("waiting")) == (1, 3)
     it.webhooks.default = OK
     await asyncio.sleep(120)
-    said = "\n".join(it.texts).replace("3 alerts: ", "").splitlines()
+    said = "\n".join(it.texts).splitlines()
     lost = "1 more could not be sent in time and were dropped."
     assert sorted(said) == [
         lost,
-        *["Model server down: it is down"] * 2,
+        *["Hearth (critical): Model server down: it is down"] * 2,
         "Resolved: Model server down: it is up",
     ]
 
@@ -380,7 +398,10 @@ async def test_what_waits_at_the_end_is_one_message_and_nothing_is_sent_twice():
         await it.put("c")
         await it.target.aclose(2.0)
         assert it.now == pytest.approx(3.0)
-        assert it.texts == ["about a", "2 alerts: Queue full: about b\nQueue full: about c"]
+        assert it.texts == [
+            "about a",
+            f"Hearth (warning): 2 alerts: Warning: {TITLE}: about b\nWarning: {TITLE}: about c",
+        ]
         assert (it.target.dropped, it.attempts) == (0, [1, 1])
 
 

@@ -12,11 +12,21 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from hearth.alerts.channels import COMPOSERS, NAMED_ALERTS, NTFY_BYTES, TEXT_CHARS, discord_text
+from hearth.alerts.channels import (
+    COMPOSERS,
+    NAMED_ALERTS,
+    NTFY_BYTES,
+    ROOMS,
+    TEXT_CHARS,
+    discord_text,
+    in_one_message,
+    lines_of,
+)
 from hearth.alerts.delivery import CAPACITY
-from hearth.alerts.rules import Severity, shown
+from hearth.alerts.rules import Alert, shown
+from hearth.config.settings import AlertType
 from hearth.types import Post
-from tests.alerts.harness import alert, down, message, up
+from tests.alerts.harness import TITLE, alert, down, message, up
 from tests.support.examples import EXAMPLES
 from tests.support.fake_webhooks import why_discord_refuses
 from tests.support.fields import Fields
@@ -51,22 +61,25 @@ def test_every_target_has_its_own_form_and_no_repr_shows_the_address():
     assert (
         embed_of(discord).items()
         >= {
-            "title": "Hearth\\: Queue full",
+            "title": discord_text(f"Hearth (warning): {TITLE}", 256),
             "description": "ünï is out",
             "timestamp": "2026-01-05T00:00:00.000Z",
         }.items()
     )
     assert (discord.url, webhook.url, ntfy.url) == (f"{URL}&wait=true", URL, URL)
-    assert (ntfy.body.decode(), ntfy.headers["Title"]) == ("ünï is out", "Hearth: Queue full")
+    assert (ntfy.body.decode(), ntfy.headers["Title"]) == (
+        "ünï is out",
+        f"Hearth (warning): {TITLE}",
+    )
     assert SECRET not in repr((discord, webhook, ntfy))
 
 
 def test_a_webhook_gets_every_alert_by_itself():
     body = json.loads(COMPOSERS["webhook"](URL, message(alert(suppressed=2), up(), dropped=1)).body)
     full = {
-        "type": "queue_full",
+        "type": "starvation",
         "subject": "webui",
-        "title": "Queue full",
+        "title": TITLE,
         "text": "it is full",
         "severity": "warning",
     }
@@ -75,15 +88,15 @@ def test_a_webhook_gets_every_alert_by_itself():
         "subject": "",
         "title": "Resolved: Model server down",
         "text": "it is up",
-        "severity": "warning",
+        "severity": "information",
     }
     lines = [
-        "Queue full: it is full 2 more like this since the last message.",
+        f"Warning: {TITLE}: it is full 2 more like this since the last message.",
         "Resolved: Model server down: it is up",
     ]
     assert body == {
         "source": "hearth",
-        "title": "Hearth: 2 alerts",
+        "title": "Hearth (warning): 2 alerts",
         "severity": "warning",
         "resolved": False,
         "dropped": 1,
@@ -99,9 +112,9 @@ def test_a_webhook_gets_every_alert_by_itself():
 @pytest.mark.parametrize(
     ("of", "colour", "priority", "tag"),
     [
-        (alert(severity=Severity.ERROR), 0xE74C3C, "5", "rotating_light"),
-        (alert(), 0xF1C40F, "4", "warning"),
-        (alert(severity=Severity.INFO), 0x3498DB, "3", "information_source"),
+        (down(), 0xE74C3C, "5", "rotating_light,critical"),
+        (alert(), 0xF1C40F, "4", "warning,warning"),
+        (alert(kind=AlertType.TEST), 0x3498DB, "3", "information_source,information"),
         (up(), 0x2ECC71, "3", "white_check_mark"),
     ],
 )
@@ -121,12 +134,41 @@ def test_a_digest_names_the_worst_first_and_counts_the_rest_if_there_is_one(name
     text = (
         embed_of(post)["description"].replace("\\", "") if name == "discord" else post.body.decode()
     )
-    assert "Hearth: 41 alerts" in (
+    assert "Hearth (critical): 41 alerts" in (
         post.headers.get("Title") or post.body.decode().replace("\\", "")
     )
-    assert text.index("Model server down: it is down") < text.index("Queue full: caller 0")
+    assert text.index("Critical: Model server down: it is down") < text.index(
+        f"Warning: {TITLE}: caller 0"
+    )
     assert ("And 16 more." in text, b"And " in whole.body) == (True, False)
     assert "9 more could not be sent in time and were dropped." in text
+
+
+@pytest.mark.parametrize("name", ROOMS)
+@pytest.mark.parametrize("chars", [10, 300, 900, 2500])
+def test_every_critical_alert_is_whole_in_one_of_the_messages(name, chars):
+    text = "x" * chars
+    waiting: list[Alert] = [alert(f"c{number}", text="y" * 900) for number in range(30)]
+    waiting += [alert(f"m{each}", AlertType.SWAP_FAILED, text=text) for each in range(40)]
+    room = ROOMS[name]
+    lines: list[str] = []
+    while waiting:
+        taken = in_one_message(waiting, room)
+        said = lines_of(message(*taken, dropped=3), room)
+        assert room.length("\n".join(said)) <= room.limit
+        lines += said
+        waiting = [each for each in waiting if each not in taken]
+    critical = [number for number, line in enumerate(lines) if line.endswith(text)]
+    others = [number for number, line in enumerate(lines) if "y" * 20 in line]
+    assert (len(critical), max(critical) < min(others, default=len(lines))) == (40, True)
+
+
+def test_a_critical_alert_that_is_longer_than_a_message_fills_one_alone():
+    long = alert("m", AlertType.SWAP_FAILED, text="x" * 9_000)
+    for room in ROOMS.values():
+        assert in_one_message([alert(), long, down()], room) == [long]
+        (line,) = lines_of(message(long), room)
+        assert (room.length(line), line[-1]) == (room.limit, "…")
 
 
 @pytest.mark.parametrize("count", [1, 2, 25, 26, CAPACITY])

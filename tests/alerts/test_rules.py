@@ -22,12 +22,12 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (
         ev.BackendWentDown,
         {"problem": "", "engine": ""},
-        ["backend_down begins, error: The model server does not answer (word). Requests"],
+        ["backend_down begins, critical: The model server does not answer (word). Requests"],
     ),
     (
         ev.BackendWentDown,
         {"problem": ""},
-        ["backend_down of word begins, error: The engine word does not answer (word). Requests"],
+        ["backend_down of word begins, critical: The engine word does not answer (word). Requests"],
     ),
     (
         ev.BackendCameUp,
@@ -37,7 +37,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (
         ev.BackendWentDown,
         {"engine": ""},
-        ["backend_down begins, error: The model server does not answer as it should. word"],
+        ["backend_down begins, critical: The model server does not answer as it should. word"],
     ),
     (
         ev.BackendCameUp,
@@ -84,7 +84,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {},
         [
             (
-                "swap_failed of word begins, error: word did not load (word, after 1 s); the "
+                "swap_failed of word begins, critical: word did not load (word, after 1 s); the "
                 "log has the details."
             )
         ],
@@ -92,7 +92,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (
         ev.SwapFailed,
         {"to_model": "", "from_models": ("a",)},
-        ["swap_failed of a, error: a could not be unloaded (word)."],
+        ["swap_failed of a, critical: a could not be unloaded (word)."],
     ),
     (ev.ModelOffloaded, {}, ["model_offloaded of word begins: word does not fit on the GPU."]),
     (
@@ -100,8 +100,8 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {},
         [
             (
-                "residency_drifted, info: The model server reloaded word, word with another context"
-                " length."
+                "residency_drifted, information: The model server reloaded word, word with another"
+                " context length."
             ),
             LOADED,
             LOADED,
@@ -110,19 +110,22 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (
         ev.ResidencyDrifted,
         {"reloaded": (), "appeared": ("word",)},
-        ["residency_drifted, info: Another program loaded word and unloaded word, word.", LOADED],
+        [
+            "residency_drifted, information: Another program loaded word and unloaded word, word.",
+            LOADED,
+        ],
     ),
     (
         ev.ResidencyDrifted,
         {"reloaded": (), "appeared": ()},
-        ["residency_drifted, info: Another program unloaded word, word, or the model"],
+        ["residency_drifted, information: Another program unloaded word, word, or the model"],
     ),
     (
         ev.ModelUnresponsive,
         {"reloads": 3},
         [
             (
-                "model_unresponsive of word, error: word was reloaded 3 times within 10 "
+                "model_unresponsive of word, critical: word was reloaded 3 times within 10 "
                 "minutes because it sent nothing."
             )
         ],
@@ -133,9 +136,9 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {"tokens_per_s": 2.0, "usual_tokens_per_s": 40.0, "tried": ("it was loaded again",)},
         [
             (
-                "model_slow of word begins, error: word writes 2.0 tokens/s, usually 40: it seems"
-                " to compute on the CPU, whatever the model server lists. What was tried did not"
-                " help: it was loaded again."
+                "model_slow of word begins, critical: word writes 2.0 tokens/s, usually 40: it"
+                " seems to compute on the CPU, whatever the model server lists. What was tried did"
+                " not help: it was loaded again."
             )
         ],
     ),
@@ -154,7 +157,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
             )
         ],
     ),
-    (ev.GpuLost, {}, ["gpu_lost begins, error: The GPU can no longer be read (word)."]),
+    (ev.GpuLost, {}, ["gpu_lost begins, critical: The GPU can no longer be read (word)."]),
     (ev.GpuRecovered, {}, ["gpu_lost ends: The GPU is back after 1 s."]),
     (ev.GpuOverheated, {}, ["gpu_hot begins: The GPU is at 1 °C; the limit is 1 °C."]),
     (ev.GpuCooledDown, {}, ["gpu_hot ends: The GPU has cooled to 1 °C after 1 s."]),
@@ -211,7 +214,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {},
         [
             (
-                "cloud_down begins, error: Claude refuses requests (word); Hearth tries again "
+                "cloud_down begins, critical: Claude refuses requests (word); Hearth tries again "
                 "in 1 s, or after a reload."
             )
         ],
@@ -222,7 +225,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {"problems": ("f:1: no", "f:2: no", "f:3: no", "f:4: no")},
         [
             (
-                "config_rejected begins, error: The previous configuration stays in force. "
+                "config_rejected begins, critical: The previous configuration stays in force. "
                 "f:1: no; f:2: no; f:3: no; and 1 more."
             )
         ],
@@ -233,7 +236,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {},
         [
             (
-                "storage_failed begins, error: The request log cannot be written (word). "
+                "storage_failed begins, critical: The request log cannot be written (word). "
                 "Requests continue."
             )
         ],
@@ -243,7 +246,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {"reason": "corrupt", "detail": "Tree 5 page 6"},
         [
             (
-                "storage_failed begins, error: The database is damaged (Tree 5 page 6). Jobs "
+                "storage_failed begins, critical: The database is damaged (Tree 5 page 6). Jobs "
                 "are refused, other requests continue: restore a"
             )
         ],
@@ -258,7 +261,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {},
         [
             (
-                "wal_damaged, error: 3 frames at the end of the database's write-ahead log "
+                "wal_damaged, critical: 3 frames at the end of the database's write-ahead log "
                 "could not be read: what was stored last is lost,"
             )
         ],
@@ -268,7 +271,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         {"certain": False, "copy": ""},
         [
             (
-                "wal_damaged, error: 3 frames at the end of the database's write-ahead log "
+                "wal_damaged, critical: 3 frames at the end of the database's write-ahead log "
                 "could not be read; they may be a commit that a power"
             )
         ],
@@ -304,7 +307,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (
         ev.InternalFault,
         {},
-        ["internal_fault of word, error: A defect was caught in word (word); Hearth continues."],
+        ["internal_fault of word, critical: A defect was caught in word (word); Hearth continues."],
     ),
     (ev.InternalFault, {"where": OWN_TASK}, []),  # an alert about the alerter would only feed it
 ]
@@ -317,11 +320,9 @@ def alerts_of(event: Event) -> tuple[Alert, ...]:
 def described(alert: Alert) -> str:
     whom = f" of {alert.subject}" if alert.subject else ""
     change = " begins" if alert.lasting else " ends" if alert.resolved else ""
-    severity = alert.severity.name.lower()
-    return (
-        f"{alert.type}{whom}{change}{'' if severity == 'warning' else f', {severity}'}: "
-        f"{alert.text}"
-    )
+    severity = alert.severity.word
+    is_usual = alert.resolved or severity == "warning"
+    return f"{alert.type}{whom}{change}{'' if is_usual else f', {severity}'}: {alert.text}"
 
 
 @for_each(("kind", "fields", "expected"), ALERTS)

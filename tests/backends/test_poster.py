@@ -30,7 +30,7 @@ from hearth.events import AlertSent
 from hearth.jobs.webhooks import is_forbidden
 from hearth.observability.logs import line_of, to_json, to_text
 from hearth.types import Post, PostAnswer
-from tests.alerts.harness import message
+from tests.alerts.harness import TITLE, message
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, serving
 from tests.support.home import HELLO, LLAMA, house_settings, open_home
 from tests.support.recorder import Recorder
@@ -114,7 +114,7 @@ async def test_a_post_arrives_as_it_is_and_credentials_become_a_header(open_post
     )
     assert (ntfy.path, ntfy.headers["title"], ntfy.body) == (
         "/topic",
-        "Hearth: Queue full",
+        f"Hearth (warning): {TITLE}",
         b"it is full",
     )
     assert discord.headers["user-agent"].startswith("hearth-gateway/")
@@ -309,7 +309,7 @@ async def test_a_caller_beyond_its_limit_is_reported_and_no_address_shows():
             to_json(line) + to_text(line, colour=False) for line in lines
         )
     text = (
-        "Hearth: Caller over its rate limit: local was refused by its rate limit at "
+        "Hearth (warning): Caller over its rate limit: local was refused by its rate limit at "
         "least 5 times within 5 minutes."
     )
     assert received.texts() == [text] * 3

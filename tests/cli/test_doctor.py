@@ -379,8 +379,17 @@ NOW = time.time()
             ["warn settings wait for a restart: server.port"],
         ),
         (
-            check_status({"alerts": {"active": [{"type": "gpu_lost", "subject": ""}]}}),
-            ["warn alert gpu_lost"],
+            check_status(
+                {
+                    "alerts": {
+                        "active": [
+                            {"type": "gpu_lost", "severity": "critical", "subject": ""},
+                            {"type": "of_an_older_gateway", "subject": ""},
+                        ]
+                    }
+                }
+            ),
+            ["warn critical alert gpu_lost", "warn alert of_an_older_gateway"],
         ),
         (
             check_status(

@@ -192,7 +192,10 @@ FULL = busy(
     rate_limits={f"caller-{number}": {"minute": "1/10", "hour": "2/100"} for number in range(9)},
     cloud={"state": "ready", "running": [{}], "spent_today_usd": 1.5, "limit_today_usd": 5},
     alerts={
-        "active": [{"type": "swap_failed", "subject": "m"}, {"type": "gpu_hot", "subject": ""}]
+        "active": [
+            {"type": "swap_failed", "severity": "critical", "subject": "m"},
+            {"type": "gpu_hot", "severity": "warning", "subject": ""},
+        ]
     },
 )
 FULL["external_queue"]["next_items"][0].update(
@@ -234,8 +237,9 @@ waits (external) 43 n8n any 12 s
 BUSY_STATUS = (
     f"# caller model task for\nruns 42 continue qwen2.5-coder:14b 3.4 s\n{WAITING}\n{BUSY_FACTS}"
 )
+ACTIVE = "critical: swap_failed m\nwarning: gpu_hot"
 FULL_STATUS = (
-    f"{EMULATOR}\n# caller model task for\nruns 7 \ufffd[2Jx [red]m[/red] critical "
+    f"{EMULATOR}\n{ACTIVE}\n# caller model task for\nruns 7 \ufffd[2Jx [red]m[/red] critical "
     f"0.0 s\n{WAITING}\n{FULL_FACTS}"
 )
 BUSY_TOP = f"""\
@@ -251,6 +255,7 @@ slots qwen2.5-coder:14b 1 of 1 busy, 0 wait
 callers continue 3/10 a minute, 45/100 an hour"""
 FULL_TOP = f"""\
 {EMULATOR}
+{ACTIVE}
 1 running 1 internal and 5 external waiting 24 h: 3 failed, 0 refused DRAINING
 # caller model task prompt waited runs / starts in
 reads 7 \ufffd[2Jx [red]m[/red] critical - 9.0 s 0.0 s
@@ -260,8 +265,7 @@ interrupted x2 41 open-webui llama3.1:8b 120 2 min ~2 min (5 min)
 {FULL_FACTS}
 slots old 0 of 0 busy, 0 wait, 2 warm conversations of 61,000 tokens; new 0 of 0 busy, 0 wait
 callers {"; ".join(f"caller-{number} 1/10 a minute, 2/100 an hour" for number in range(8))}
-Claude ready, 1 running, 1.50 of 5.00 USD today
-alerts swap_failed m; gpu_hot"""
+Claude ready, 1 running, 1.50 of 5.00 USD today"""
 
 
 @pytest.mark.parametrize(
@@ -384,6 +388,30 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
             },
             "alerts to discord: stopped: it was deleted",
             "ntfy",
+        ),
+        (
+            {
+                "alerts": {
+                    "active": [
+                        *(
+                            {"type": "swap_failed", "severity": "critical", "subject": f"m{each}"}
+                            for each in range(9)
+                        ),
+                        *(
+                            {"type": "wrong_keys", "severity": "warning", "subject": f"p{each}"}
+                            for each in range(7)
+                        ),
+                    ]
+                }
+            },
+            "\n".join(
+                (
+                    "critical: swap_failed m8",
+                    *(f"warning: wrong_keys p{each}" for each in range(5)),
+                    "... and 2 more alerts",
+                )
+            ),
+            "p5",
         ),
     ],
 )

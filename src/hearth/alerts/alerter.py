@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from hearth.alerts.channels import COMPOSERS, AlertMessage
+from hearth.alerts.channels import COMPOSERS, ROOMS, AlertMessage
 from hearth.alerts.delivery import Target
 from hearth.alerts.rules import (
     LASTING_BREACHES,
@@ -27,11 +27,11 @@ from hearth.alerts.rules import (
     AlertKey,
     Breach,
     Rule,
-    Severity,
     breached,
     budget,
     shown,
     starvation,
+    worst_first,
 )
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
@@ -103,8 +103,9 @@ class Debouncer:
 
     @property
     def standing(self) -> list[AlertKey]:
-        """The conditions that go on, whether the owner knows it or not."""
-        return [key for key, record in self._records.items() if record.standing is not None]
+        """The conditions that go on, whether the owner knows it or not, the worst first."""
+        standing = [each.standing for each in self._records.values() if each.standing is not None]
+        return [alert.key for alert in worst_first(standing)]
 
     def take(self, alert: Alert) -> Alert | None:
         """The alert as it should be sent, with what was left out before it; None where it should
@@ -183,7 +184,14 @@ class GatewayAlerter(HandlingSink):
         self._clock = clock
         self._poster = poster
         self._targets = tuple(
-            Target(name, compose=compose, poster=self._poster, clock=clock, events=events)
+            Target(
+                name,
+                compose=compose,
+                room=ROOMS[name],
+                poster=self._poster,
+                clock=clock,
+                events=events,
+            )
             for name, compose in COMPOSERS.items()
         )
         self._debouncer = Debouncer(settings.debounce_minutes * 60, self._has_target)
@@ -240,7 +248,7 @@ class GatewayAlerter(HandlingSink):
     def alert_queue_full(self, caller: str, *, at: float | None = None) -> bool:
         """A caller was refused because the queue is full."""
         text = f"A request of {shown(caller)} was refused because the queue is full."
-        return self._alert(AlertType.QUEUE_FULL, text, at, subject=caller, severity=Severity.ERROR)
+        return self._alert(AlertType.QUEUE_FULL, text, at, subject=caller)
 
     def alert_starvation(
         self,
@@ -316,22 +324,21 @@ class GatewayAlerter(HandlingSink):
         alert = Alert(
             type=AlertType.TEST,
             at=self._clock.monotonic(),
-            severity=Severity.INFO,
             text="Alerts from Hearth arrive here.",
         )
         message = AlertMessage(alerts=(alert,), wall_at=self._clock.wall())
         return await asyncio.gather(*(target.test(message) for target in targets))
 
     def status(self) -> JsonDict:
-        """The `alerts` part of the status page: counts since the start, what goes on, how each
-        target does.
+        """The `alerts` part of the status page: counts since the start, what goes on (the worst
+        first), how each target does.
         """
         return {
             "sent": sum(target.sent for target in self._targets),
             "suppressed": self._debouncer.suppressed,
             "dropped": sum(target.dropped for target in self._targets),
             "active": [
-                {"type": kind.value, "subject": subject}
+                {"type": kind.value, "severity": kind.severity.word, "subject": subject}
                 for kind, subject in self._debouncer.standing
             ],
             "targets": [target.status() for target in self._targets if target.configured],

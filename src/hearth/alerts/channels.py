@@ -7,15 +7,16 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from itertools import accumulate
 from typing import Literal
 
 from yarl import URL
 
-from hearth.alerts.rules import Alert, Severity, shown
+from hearth.alerts.rules import Alert, shown, worst_first
 from hearth.clock import rfc3339_ms
+from hearth.config.choices import Severity
 from hearth.types import JsonMapping, Post, PostAnswer, frozen
 
 MAX_WAIT_S = 3600.0
@@ -25,12 +26,16 @@ TEXT_CHARS = 4000
 NTFY_BYTES = 4096
 """Of a longer message ntfy makes a file."""
 NAMED_ALERTS = 25
-"""Alerts of a digest that are written out; the rest is a number."""
+"""Alerts of a digest that are written out; the rest is a number. Critical ones always are."""
+SHORTEST_LINE = 40
+"""What a critical alert leaves to every other that is written out with it."""
+OTHERS_ROOM = 1200
+"""What critical alerts leave in a digest: for all others, and for what was dropped."""
 _MARKDOWN = frozenset("\\*_~`|>#[]()<:-+.!@")
 _LOOKS = {
-    Severity.INFO: (0x3498DB, "3", "information_source"),
+    Severity.INFORMATION: (0x3498DB, "3", "information_source"),
     Severity.WARNING: (0xF1C40F, "4", "warning"),
-    Severity.ERROR: (0xE74C3C, "5", "rotating_light"),
+    Severity.CRITICAL: (0xE74C3C, "5", "rotating_light"),
 }
 """Discord's colour, ntfy's priority and tag."""
 _GREEN = 0x2ECC71
@@ -74,34 +79,76 @@ class AlertMessage:
 
     @property
     def title(self) -> str:
-        if len(self.alerts) == 1:
-            return f"Hearth: {self.alerts[0].title}"
-        return f"Hearth: {len(self.alerts)} alerts"
+        what = self.alerts[0].title if len(self.alerts) == 1 else f"{len(self.alerts)} alerts"
+        return f"Hearth: {what}" if self.resolved else f"Hearth ({self.severity.word}): {what}"
 
     @property
     def severity(self) -> Severity:
-        """That of the worst of them; what is over is no longer bad."""
-        return max(Severity.INFO if each.resolved else each.severity for each in self.alerts)
+        """That of the worst of them."""
+        return max(each.severity for each in self.alerts)
 
     @property
     def resolved(self) -> bool:
         return all(each.resolved for each in self.alerts)
 
-    @property
-    def lines(self) -> list[str]:
-        """A line per alert, the worst first; of very many, a number stands for the rest."""
-        worst = sorted(self.alerts, key=lambda each: -each.severity)[:NAMED_ALERTS]
-        lines: list[str] = []
-        for each in worst:
-            line = f"{each.title}: {each.text}" if len(self.alerts) > 1 else each.text
-            if each.suppressed:
-                line += f" {each.suppressed} more like this since the last message."
-            lines.append(line)
-        if len(self.alerts) > NAMED_ALERTS:
-            lines.append(f"And {len(self.alerts) - NAMED_ALERTS} more.")
-        if self.dropped:
-            lines.append(f"{self.dropped} more could not be sent in time and were dropped.")
-        return lines
+
+@frozen
+class Room:
+    """How much text a receiver takes: `limit`, in what `length` counts.
+
+    `write`: a line as it is sent, cut to a length.
+    """
+
+    limit: int
+    length: Callable[[str], int]
+    write: Callable[[str, int], str]
+
+
+def lines_of(message: AlertMessage, room: Room) -> list[str]:
+    """A line per alert, the worst first. Critical ones are whole if there is any room for it, the
+    others have what is left; of very many, a number stands for the rest.
+    """
+    alerts = worst_first(message.alerts)
+    critical = sum(each.severity is Severity.CRITICAL for each in alerts)
+    named = alerts[: max(NAMED_ALERTS, critical)]
+    last = []
+    if len(alerts) > len(named):
+        last.append(f"And {len(alerts) - len(named)} more.")
+    if message.dropped:
+        last.append(f"{message.dropped} more could not be sent in time and were dropped.")
+    closing = [room.write(line, room.limit) for line in last]
+    left = room.limit - sum(room.length(line) + 1 for line in closing)
+    lines: list[str] = []
+    for after, each in zip(range(len(named) - 1, -1, -1), named, strict=True):
+        share = (left - after) // (after + 1)
+        if each.severity is Severity.CRITICAL:
+            share = max(share, left - SHORTEST_LINE * after)
+        lines.append(room.write(_line_of(each, alone=len(alerts) == 1), share))
+        left -= room.length(lines[-1]) + 1
+    return [*lines, *closing]
+
+
+def in_one_message(alerts: Sequence[Alert], room: Room) -> list[Alert]:
+    """Of alerts, those that the next message holds. Where not all critical ones can be whole in it,
+    as many as can, and nothing else.
+    """
+    ordered = worst_first(alerts)
+    critical = [each for each in ordered if each.severity is Severity.CRITICAL]
+    written = (room.write(_line_of(each), room.limit) for each in critical)
+    ends = list(accumulate(room.length(line) + 1 for line in written))
+    fitting = bisect_right(ends, room.limit - OTHERS_ROOM)
+    return ordered if fitting == len(critical) else critical[: max(1, fitting)]
+
+
+def _line_of(alert: Alert, *, alone: bool = False) -> str:
+    """What an alert says, with its title and severity unless it is alone under them."""
+    line = alert.text
+    if not alone:
+        severity = "" if alert.resolved else f"{alert.severity.word.capitalize()}: "
+        line = f"{severity}{alert.title}: {line}"
+    if alert.suppressed:
+        line += f" {alert.suppressed} more like this since the last message."
+    return line
 
 
 Compose = Callable[[str, AlertMessage], Post]
@@ -116,10 +163,9 @@ def discord_post(url: str, message: AlertMessage) -> Post:
     # Importing it takes a tenth of a second.
     import discord_webhook as discord  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    share = DESCRIPTION_LIMIT // len(message.lines) - 1
     embed = discord.DiscordEmbed(
         title=discord_text(message.title, TITLE_LIMIT),
-        description="\n".join(discord_text(line, share) for line in message.lines),
+        description="\n".join(lines_of(message, ROOMS["discord"])),
         color=_GREEN if message.resolved else _LOOKS[message.severity][0],
         timestamp=rfc3339_ms(message.wall_at),
     )
@@ -141,17 +187,17 @@ def webhook_post(url: str, message: AlertMessage) -> Post:
             "subject": shown(each.subject),
             "title": each.title,
             "text": each.text,
-            "severity": each.severity.name.lower(),
+            "severity": each.severity.word,
             "resolved": each.resolved,
             "suppressed": each.suppressed,
         }
-        for each in message.alerts
+        for each in worst_first(message.alerts)
     ]
     body = {
         "source": "hearth",
         "title": message.title,
-        "text": "\n".join(message.lines)[:TEXT_CHARS],
-        "severity": message.severity.name.lower(),
+        "text": "\n".join(lines_of(message, ROOMS["webhook"])),
+        "severity": message.severity.word,
         "resolved": message.resolved,
         "at": rfc3339_ms(message.wall_at),
         "dropped": message.dropped,
@@ -167,10 +213,10 @@ def ntfy_post(url: str, message: AlertMessage) -> Post:
         "Content-Type": "text/plain; charset=utf-8",
         "Title": message.title,
         "Priority": priority,
-        "Tags": "white_check_mark" if message.resolved else tag,
+        "Tags": "white_check_mark" if message.resolved else f"{tag},{message.severity.word}",
     }
-    body = "\n".join(message.lines).encode("utf-8", "replace")[:NTFY_BYTES]
-    return Post(url=url, headers=headers, body=body.decode("utf-8", "ignore").encode())
+    body = "\n".join(lines_of(message, ROOMS["ntfy"]))
+    return Post(url=url, headers=headers, body=body.encode("utf-8", "replace"))
 
 
 COMPOSERS: Mapping[str, Compose] = {
@@ -190,12 +236,34 @@ def discord_text(text: str, limit: int) -> str:
     pieces = [
         "\\@\u200b" if char == "@" else f"\\{char}" if char in _MARKDOWN else char for char in text
     ]
-    ends = list(
-        accumulate(len(piece.encode("utf-16-le", "surrogatepass")) // 2 for piece in pieces)
-    )
+    ends = list(accumulate(map(_utf16_units, pieces)))
     if not ends or ends[-1] <= limit:
         return "".join(pieces)
     return "".join(pieces[: bisect_right(ends, limit - 1)]) + "…"
+
+
+def _utf16_units(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _plain_text(text: str, limit: int) -> str:
+    """The text in at most `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _utf8_text(text: str, limit: int) -> str:
+    """The text in at most `limit` bytes of UTF-8."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= limit:
+        return encoded.decode()
+    return encoded[: limit - len("…".encode())].decode("utf-8", "ignore") + "…"
+
+
+ROOMS: Mapping[str, Room] = {
+    "discord": Room(limit=DESCRIPTION_LIMIT, length=_utf16_units, write=discord_text),
+    "webhook": Room(limit=TEXT_CHARS, length=len, write=_plain_text),
+    "ntfy": Room(limit=NTFY_BYTES, length=lambda text: len(text.encode()), write=_utf8_text),
+}
 
 
 def _json_post(url: str, body: JsonMapping) -> Post:

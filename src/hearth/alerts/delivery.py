@@ -17,11 +17,14 @@ from hearth.alerts.channels import (
     AlertMessage,
     Compose,
     DeliveryOutcome,
+    Room,
+    in_one_message,
     outcome_of,
     problem_of,
 )
-from hearth.alerts.rules import OWN_TASK, Alert, AlertKey
+from hearth.alerts.rules import OWN_TASK, Alert, AlertKey, worst_first
 from hearth.clock import Clock
+from hearth.config.choices import Severity
 from hearth.events import AlertFailed, AlertSent, InternalFault
 from hearth.ports import EventSink, Poster
 from hearth.types import JsonDict, PostAnswer
@@ -66,7 +69,7 @@ class Outbox:
             repeated = 0 if alert.resolved or older.resolved else 1
             alert = replace(alert, suppressed=alert.suppressed + older.suppressed + repeated)
         elif len(self._waiting) >= CAPACITY:
-            del self._waiting[min(self._waiting.values(), key=lambda each: each.severity).key]
+            del self._waiting[min(self._waiting.values(), key=_worth).key]
             self.lose(1)
         if not self._waiting:
             self._first_at = now
@@ -76,17 +79,20 @@ class Outbox:
         """When the next message may be taken; None where nothing waits."""
         return self._first_at + GATHER_S if self._waiting else None
 
-    def take(self, wall_at: float, *, everything: bool) -> AlertMessage | None:
-        """The next message: the oldest alert, or all of them where they are many; None where
-        nothing waits.
+    def take(self, wall_at: float, room: Room, *, everything: bool) -> AlertMessage | None:
+        """The next message: the worst alert, the oldest of those, or as many as one message holds
+        where they are many; None where nothing waits.
         """
-        count = len(self._waiting) if everything or len(self._waiting) > DIGEST_ABOVE else 1
-        alerts = tuple(self._waiting.pop(key) for key in list(self._waiting)[:count])
-        if not alerts:
+        waiting = worst_first(self._waiting.values())
+        if not waiting:
             return None
+        is_digest = everything or len(waiting) > DIGEST_ABOVE
+        alerts = in_one_message(waiting, room) if is_digest else waiting[:1]
+        for each in alerts:
+            del self._waiting[each.key]
         dropped = self._unreported
         self._unreported = 0
-        return AlertMessage(alerts=alerts, dropped=dropped, wall_at=wall_at)
+        return AlertMessage(alerts=tuple(alerts), dropped=dropped, wall_at=wall_at)
 
     def undelivered(self, message: AlertMessage, *, keep_conditions: bool) -> None:
         """A message that was taken will never arrive.
@@ -114,6 +120,11 @@ class Outbox:
         self._unreported += count
 
 
+def _worth(alert: Alert) -> Severity:
+    """How much it is kept for where room is short: that something is over as a warning."""
+    return Severity.WARNING if alert.resolved else alert.severity
+
+
 class Target:
     """A place to post to.
 
@@ -122,10 +133,18 @@ class Target:
     """
 
     def __init__(
-        self, name: str, *, compose: Compose, poster: Poster, clock: Clock, events: EventSink
+        self,
+        name: str,
+        *,
+        compose: Compose,
+        room: Room,
+        poster: Poster,
+        clock: Clock,
+        events: EventSink,
     ) -> None:
         self.name = name
         self._compose = compose
+        self._room = room
         self._poster = poster
         self._clock = clock
         self._events = events
@@ -199,8 +218,8 @@ class Target:
             )
 
     async def aclose(self, timeout_s: float) -> None:
-        """Send everything that waits in one message, if it can be done within the time and the
-        target wants any; then forget it.
+        """Send everything that waits in as few messages as hold it, if it can be done within the
+        time and the target wants any; then forget it.
         """
         self._closing = True
         self._retry_at = -inf
@@ -283,7 +302,8 @@ class Target:
     async def _send_next(self) -> None:
         async with self._one_at_a_time:
             if self._message is None and self.configured:
-                self._message = self._outbox.take(self._clock.wall(), everything=self._closing)
+                wall_s = self._clock.wall()
+                self._message = self._outbox.take(wall_s, self._room, everything=self._closing)
                 self._attempts = 0
             message = self._message
             if message is None:  # the address was taken away while a test was posted

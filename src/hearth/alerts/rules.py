@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from enum import IntEnum
 from functools import partial
 from typing import Any
 
+from hearth.config.choices import Severity
 from hearth.config.settings import ENGINE, AlertType
 from hearth.events import (
     BackendCameUp,
@@ -63,14 +63,6 @@ OWN_TASK = "alerts"
 """Where a defect of the alerter itself is reported; an alert about that would only feed it."""
 
 
-class Severity(IntEnum):
-    """How bad it is; where room is short, the least bad goes first."""
-
-    INFO = 0
-    WARNING = 1
-    ERROR = 2
-
-
 @frozen
 class Alert:
     """Something that the owner should know.
@@ -87,10 +79,14 @@ class Alert:
     text: str
     at: float
     subject: str = ""
-    severity: Severity = Severity.WARNING
     lasting: bool = False
     resolved: bool = False
     suppressed: int = 0
+
+    @property
+    def severity(self) -> Severity:
+        """That of its type; what is over is no longer bad."""
+        return Severity.INFORMATION if self.resolved else self.type.severity
 
     @property
     def key(self) -> AlertKey:
@@ -99,6 +95,11 @@ class Alert:
     @property
     def title(self) -> str:
         return f"Resolved: {self.type.words}" if self.resolved else self.type.words
+
+
+def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
+    """By severity, and within one as they are."""
+    return sorted(alerts, key=lambda each: -each.severity)
 
 
 @frozen
@@ -170,7 +171,6 @@ class _OneAlert:
     kind: AlertType
     text: AlertText
     about: str = ""
-    severity: Severity = Severity.WARNING
     lasting: bool = False
     resolved: bool = False
 
@@ -180,7 +180,6 @@ class _OneAlert:
             type=self.kind,
             subject=str(getattr(event, self.about)) if self.about else "",
             at=event.at,
-            severity=self.severity,
             lasting=self.lasting,
             resolved=self.resolved,
             text=_filled(self.text, event) if isinstance(self.text, str) else self.text(event),
@@ -198,7 +197,7 @@ def _filled(text: str, event: Any) -> str:  # noqa: ANN401 - of the kind that th
     return text.format(**words)
 
 
-_begins = partial(_OneAlert, severity=Severity.ERROR, lasting=True)
+_begins = partial(_OneAlert, lasting=True)
 """A condition that goes on until another rule ends it."""
 _ends = partial(_OneAlert, resolved=True)
 
@@ -254,7 +253,6 @@ def _swap_failed(event: SwapFailed) -> Iterator[Alert]:
         type=AlertType.SWAP_FAILED,
         subject=subject,
         at=event.at,
-        severity=Severity.ERROR,
         lasting=bool(event.to_model),
         text=text,
     )
@@ -277,7 +275,7 @@ def _drifted(event: ResidencyDrifted) -> Iterator[Alert]:
         )
     else:  # perhaps with a model server that was back before it was missed
         text = f"Another program unloaded {gone}, or the model server was restarted."
-    yield Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
+    yield Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, text=text)
     for model in event.appeared:
         yield _is_loaded(model, event.at)
 
@@ -288,13 +286,11 @@ _reloaded_often = _OneAlert(
     " model server's log. If its first token takes long, raise "
     f"{ENGINE}.first_byte_timeout_s.",
     "model",
-    Severity.ERROR,
 )
 _caught = _OneAlert(
     AlertType.INTERNAL_FAULT,
     "A defect was caught in {where} ({detail}); Hearth continues. Please report it.",
     "where",
-    Severity.ERROR,
 )
 
 
@@ -446,14 +442,11 @@ RULES: Mapping[type[Event], Rule] = {
     GpuOverheated: _begins(
         AlertType.GPU_HOT,
         "The GPU is at {temperature_c:.0f} °C; the limit is {limit_c:.0f} °C.",
-        severity=Severity.WARNING,
     ),
     GpuCooledDown: _ends(
         AlertType.GPU_HOT, "The GPU has cooled to {temperature_c:.0f} °C after {hot}."
     ),
-    GpuLeaseLate: _begins(
-        AlertType.GPU_LEASE_LATE, _late, about="lease_id", severity=Severity.WARNING
-    ),
+    GpuLeaseLate: _begins(AlertType.GPU_LEASE_LATE, _late, about="lease_id"),
     GpuLeaseGranted: _ends(
         AlertType.GPU_LEASE_LATE, "The memory is free after {took}.", about="lease_id"
     ),
@@ -471,15 +464,14 @@ RULES: Mapping[type[Event], Rule] = {
     ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, "A valid configuration is in force."),
     StorageFailed: _begins(AlertType.STORAGE_FAILED, _not_writable),
     StorageRecovered: _ends(AlertType.STORAGE_FAILED, _writable),
-    WalDamaged: _OneAlert(AlertType.WAL_DAMAGED, _wal_damaged, severity=Severity.ERROR),
-    ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, severity=Severity.WARNING),
+    WalDamaged: _OneAlert(AlertType.WAL_DAMAGED, _wal_damaged),
+    ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead),
     ClockConfirmed: _ends(
         AlertType.CLOCK_DOUBTED, "The clock is trusted again; old entries are deleted."
     ),
     DiskRanLow: _begins(
         AlertType.DISK_LOW,
         "The disk of the log has {free_mib:.0f} MiB left; {limit_mib:.0f} MiB is the limit set.",
-        severity=Severity.WARNING,
     ),
     DiskSpaceReturned: _ends(
         AlertType.DISK_LOW, "The disk of the log has {free_mib:.0f} MiB again."

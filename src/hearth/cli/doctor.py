@@ -341,7 +341,8 @@ def check_status(status: JsonMapping) -> Iterator[Finding]:
             says = f"alerts to {text(target, 'name')} are {text(target, 'state')}: {problem}"
             yield Finding("FAIL", "gateway", says, "hearth admin alert test")
     for alert in parts(part(status, "alerts"), "active"):
-        says = f"alert {text(alert, 'type')} {text(alert, 'subject')}".rstrip()
+        severity = text(alert, "severity")
+        says = f"{severity} alert {text(alert, 'type')} {text(alert, 'subject')}".strip()
         yield Finding("warn", "gateway", says, "see docs/alerts.md")
 
 

@@ -72,6 +72,22 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
         yield "config", Text(f"waits for a restart: {pending}", "yellow")
 
 
+_TONES = {"critical": "bold red", "information": "dim"}
+_LESS_BAD_SHOWN = 5
+
+
+def active_alerts(answer: Json) -> Iterator[Text]:
+    """What goes on, a line each, the critical alerts first and all of them."""
+    active = parts(part(answer, "alerts"), "active")
+    critical = sum(text(each, "severity") == "critical" for each in active)
+    for each in active[: critical + _LESS_BAD_SHOWN]:
+        severity = text(each, "severity")
+        what = f"{text(each, 'type')} {text(each, 'subject')}".rstrip()
+        yield Text(f"{severity or 'alert'}: {what}", _TONES.get(severity, "yellow"))
+    if (unseen := len(active) - critical - _LESS_BAD_SHOWN) > 0:
+        yield Text(f"... and {unseen} more alerts", "dim")
+
+
 def _failing_targets(alerts: Json) -> Iterator[tuple[Text, Text]]:
     """Where alerts do not arrive, and why."""
     for target in parts(alerts, "targets"):

@@ -29,7 +29,7 @@ from hearth.cli.client import (
     text,
     texts,
 )
-from hearth.cli.facts import facts
+from hearth.cli.facts import active_alerts, facts
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, moment, table_of
 
 _PIPE_WIDTH = 120
@@ -123,6 +123,7 @@ def _status_view(answer: Json) -> RenderableType:
             rows.append({"note": Text(f"... and {unseen} more {lane}", "dim")})
     return Group(
         *_emulator_notice(answer),
+        *active_alerts(answer),
         Fitting(table_of(_STATUS, rows), expendable=("task",)),
         Text(),
         facts(answer),
@@ -386,18 +387,16 @@ def top_view(answer: Json, *, rows: int, problem: str = "") -> RenderableType:
     screen: list[RenderableType] = []
     if problem:
         screen.append(Text(f"{printable(problem)}; trying again", "bold red"))
-    screen += _emulator_notice(answer)
+    screen += [*_emulator_notice(answer), *active_alerts(answer)]
     screen += [_counts(answer), Text(), _requests(answer, rows), Text(), facts(answer)]
     below = {
         "slots": _slots(answer),
         "callers": _callers(answer),
         "Claude": _money(answer),
-        "alerts": _alerts(answer),
     }
     for name, words in below.items():
         if words:
-            style = "bold red" if name == "alerts" else "bold"
-            screen.append(Text(f"{name:<10}", style).append(words, "not bold"))
+            screen.append(Text(f"{name:<10}", "bold").append(words, "not bold"))
     return Group(*screen)
 
 
@@ -465,8 +464,3 @@ def _money(answer: Json) -> str:
         f"{text(cloud, 'state')}, {len(parts(cloud, 'running'))} running, {spent:.2f} of"
         f" {limit:.2f} USD today"
     )
-
-
-def _alerts(answer: Json) -> str:
-    active = parts(part(answer, "alerts"), "active")
-    return "; ".join(f"{text(each, 'type')} {text(each, 'subject')}".rstrip() for each in active)

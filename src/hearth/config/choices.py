@@ -5,7 +5,7 @@ Plain, so that what decides needs no pydantic for them: nothing of Hearth is imp
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Literal, Self
 
 from hearth.types import frozen
@@ -52,142 +52,204 @@ class Window:
     days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
 
 
+class Severity(IntEnum):
+    """How bad an alert is; critical is what fails."""
+
+    INFORMATION = 0
+    WARNING = 1
+    CRITICAL = 2
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
 class AlertType(StrEnum):
-    """Every kind of alert: its name, the title of its messages, and when it is sent (for the
-    documentation).
+    """Every kind of alert: its name, how bad it is, the title of its messages, and when it is sent
+    (for the documentation).
     """
 
+    severity: Severity
     words: str
     """In ASCII: HTTP headers carry it."""
     when: str
 
-    def __new__(cls, value: str, words: str, when: str) -> Self:
+    def __new__(cls, value: str, severity: Severity, words: str, when: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
+        member.severity = severity
         member.words = words
         member.when = when
         return member
 
     RATE_LIMITED = (
         "rate_limited",
+        Severity.WARNING,
         "Caller over its rate limit",
         "a caller was refused alerts.rate_limit_alert_threshold times in 5 minutes",
     )
     QUEUE_DEPTH = (
         "queue_depth",
+        Severity.WARNING,
         "Long queue",
         "more than alerts.queue_depth_warning external requests wait",
     )
-    QUEUE_FULL = "queue_full", "Queue full", "a request was refused because the queue is full"
+    QUEUE_FULL = (
+        "queue_full",
+        Severity.CRITICAL,
+        "Queue full",
+        "a request was refused because the queue is full",
+    )
     STARVATION = (
         "starvation",
+        Severity.WARNING,
         "Request interrupted again and again",
         "a request was interrupted queue.max_interrupt_count times",
     )
     REPLAY_DIVERGED = (
         "replay_diverged",
+        Severity.WARNING,
         "Interrupted answer could not be resumed",
         "an interrupted stream could not continue",
     )
     GPU_SWAP_FREQUENCY = (
         "gpu_swap_frequency",
+        Severity.WARNING,
         "Many model swaps",
         "more than gpu.alerts.swaps_per_hour_warning swaps in the last hour, if that is set",
     )
     GPU_SWAP_LATENCY = (
         "gpu_swap_latency",
+        Severity.WARNING,
         "Slow model swap",
         "a swap took longer than gpu.alerts.swap_wait_ms_warning",
     )
     GPU_SWAP_OVERHEAD = (
         "gpu_swap_overhead",
+        Severity.WARNING,
         "Model swaps take much of the GPU's time",
         "swaps exceeded gpu.alerts.swap_overhead_pct_warning in an hour with 10 busy minutes",
     )
-    GPU_LOST = "gpu_lost", "GPU lost", "the GPU can no longer be read"
-    GPU_HOT = "gpu_hot", "GPU hot", "the GPU has reached gpu.alerts.temperature_c"
+    GPU_LOST = "gpu_lost", Severity.CRITICAL, "GPU lost", "the GPU can no longer be read"
+    GPU_HOT = "gpu_hot", Severity.WARNING, "GPU hot", "the GPU has reached gpu.alerts.temperature_c"
     GPU_LEASE_LATE = (
         "gpu_lease_late",
+        Severity.WARNING,
         "GPU memory not freed in time",
         "another program still waits for GPU memory 10 s after gpu.yield.grace_s",
     )
-    SWAP_FAILED = "swap_failed", "Model did not load", "a model did not load, or did not unload"
+    SWAP_FAILED = (
+        "swap_failed",
+        Severity.CRITICAL,
+        "Model did not load",
+        "a model did not load, or did not unload",
+    )
     MODEL_OFFLOADED = (
         "model_offloaded",
+        Severity.WARNING,
         "Model runs partly on the CPU",
         "a model runs partly on the CPU",
     )
     MODEL_SLOW = (
         "model_slow",
+        Severity.CRITICAL,
         "Model has lost the GPU",
         "a model stays many times slower than usual after it was loaded again",
     )
     MODEL_UNRESPONSIVE = (
         "model_unresponsive",
+        Severity.CRITICAL,
         "Model reloaded again and again",
         "a model was reloaded more than twice within 10 minutes because it sent nothing",
     )
     ENGINE_EXITED = (
         "engine_exited",
+        Severity.WARNING,
         "Server of a model ended by itself",
         "a server that Hearth had started ended by itself while its model was in memory",
     )
     RESIDENCY_DRIFTED = (
         "residency_drifted",
+        Severity.INFORMATION,
         "Models changed without Hearth",
         "another program loaded or unloaded a model",
     )
-    BACKEND_DOWN = "backend_down", "Model server down", "the model server does not answer"
+    BACKEND_DOWN = (
+        "backend_down",
+        Severity.CRITICAL,
+        "Model server down",
+        "the model server does not answer",
+    )
     BUDGET = (
         "budget",
+        Severity.WARNING,
         "Cloud budget nearly spent",
         "budget.alert_pct of the daily cloud budget is spent",
     )
     BUDGET_EXHAUSTED = (
         "budget_exhausted",
+        Severity.WARNING,
         "Cloud budget spent",
         "a call was refused because the budget is spent",
     )
-    CLOUD_DOWN = "cloud_down", "Claude refuses requests", "Anthropic rejects the key or the account"
+    CLOUD_DOWN = (
+        "cloud_down",
+        Severity.CRITICAL,
+        "Claude refuses requests",
+        "Anthropic rejects the key or the account",
+    )
     CONFIG_REJECTED = (
         "config_rejected",
+        Severity.CRITICAL,
         "Configuration rejected",
         "the configuration file has a mistake",
     )
     STORAGE_FAILED = (
         "storage_failed",
+        Severity.CRITICAL,
         "Request log cannot be written",
         "the request log cannot be written",
     )
     WAL_DAMAGED = (
         "wal_damaged",
+        Severity.CRITICAL,
         "Database damaged",
         "at start, a part of the database's write-ahead log could not be read",
     )
     CLOCK_DOUBTED = (
         "clock_doubted",
+        Severity.WARNING,
         "Clock may be wrong",
         "the clock jumped ahead; old data is kept until you confirm it",
     )
     DISK_LOW = (
         "disk_low",
+        Severity.WARNING,
         "Disk nearly full",
         "the disk of the database has less than alerts.disk_free_warning_mib free",
     )
     LOOP_LAG = (
         "loop_lag",
+        Severity.WARNING,
         "Hearth was blocked",
         "Hearth was blocked for alerts.loop_lag_warning_s or longer",
     )
     WRONG_KEYS = (
         "wrong_keys",
+        Severity.WARNING,
         "Wrong keys",
         "more than 10 requests with a wrong key came from one address within a minute",
     )
     CONNECTIONS = (
         "connections",
+        Severity.WARNING,
         "Too many connections",
         "an address opened more connections than it may have",
     )
-    INTERNAL_FAULT = "internal_fault", "Defect in Hearth", "a defect of Hearth was caught"
-    TEST = "test", "Test message", "you sent a test"
+    INTERNAL_FAULT = (
+        "internal_fault",
+        Severity.CRITICAL,
+        "Defect in Hearth",
+        "a defect of Hearth was caught",
+    )
+    TEST = "test", Severity.INFORMATION, "Test message", "you sent a test"

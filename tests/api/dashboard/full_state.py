@@ -73,7 +73,11 @@ IN_HOUSE: Fields = {
     "draining": True,
     "announced": {"digest": AT + 1e9},
     "alerts": {
-        "active": [{"type": "gpu_hot", "subject": "0"}, {"type": "unheard_of", "subject": ""}],
+        "active": [
+            {"type": "swap_failed", "severity": "critical", "subject": "llama"},
+            {"type": "gpu_hot", "severity": "warning", "subject": "0"},
+            {"type": "unheard_of", "subject": ""},
+        ],
         "targets": [TARGET],
     },
     "cloud": CLOUD,

@@ -177,11 +177,18 @@ async def test_a_busy_page_keeps_its_height_and_alarms_only_where_it_helps(brows
         assert await page.locator("dl.tiles > div.bad", has_text="Swap overhead").count() == 0
         await expect(page.locator(".recent thead")).to_contain_text("Speed")
         alerts = page.locator(".panel.alerts")
-        await expect(alerts).to_contain_text("The GPU is hot")
+        await expect(alerts.locator("li").first).to_contain_text("Critical: ")
+        await expect(alerts.locator("li").nth(1)).to_contain_text("Warning: The GPU is hot")
+        hidden_px = "box => box.scrollHeight - box.clientHeight"
+        assert await alerts.locator(".box").evaluate(hidden_px) <= 0
         await alerts.get_by_role("button").first.click()
         await expect(alerts).to_contain_text("1 acknowledged")
-        assert await page.evaluate("localStorage.getItem('hearth.acknowledged')") == '["gpu_hot 0"]'
-        await alerts.get_by_role("button").first.click()
+        assert (
+            await page.evaluate("localStorage.getItem('hearth.acknowledged')")
+            == '["swap_failed llama"]'
+        )
+        for _ in range(2):
+            await alerts.get_by_role("button").first.click()
         await expect(alerts).to_contain_text("All active alerts are acknowledged.")
         await page.keyboard.press("?")
         await expect(page.get_by_role("dialog")).to_contain_text("Keyboard shortcuts")

@@ -35,7 +35,9 @@ function ofGateway({ house }) {
   return notices;
 }
 
-// Active alerts with what to do. An acknowledged one is out of the way on this device until it ends.
+const TONES = { critical: "bad", warning: "warn", information: "" };
+
+// Active alerts with what to do, in the order of the status: the critical ones first, and with one of them nothing is scrolled away. An acknowledged one is out of the way on this device until it ends.
 export class Alerts extends Component {
   constructor() {
     super();
@@ -57,9 +59,9 @@ export class Alerts extends Component {
     const active = activeAlerts(state);
     const open = active.filter(({ key }) => !this.state.seen.includes(key));
     const done = active.length - open.length;
-    return html`<${Panel} title="Alerts" id="alerts-title" className="alerts" note=${done ? `${done} acknowledged` : ""}><div class="box">
-      ${open.length ? html`<ul class="facts">${open.map(({ key, type, subject }) => html`<li key=${key}><span class="dot warn"></span>
-        <span class="grow"><b>${alertText(type)}${subject ? ` (${short(subject)})` : ""}</b><br /><span class="muted">${alertAdvice(type)}</span></span>
+    return html`<${Panel} title="Alerts" id="alerts-title" className="alerts" note=${done ? `${done} acknowledged` : ""}><div class=${`box ${open.some(({ severity }) => severity === "critical") ? "critical" : ""}`}>
+      ${open.length ? html`<ul class="facts">${open.map(({ key, type, severity, subject }) => html`<li key=${key}><span class=${`dot ${TONES[severity] ?? "warn"}`}></span>
+        <span class="grow"><b>${severity ? `${severity[0].toUpperCase()}${severity.slice(1)}: ` : ""}${alertText(type)}${subject ? ` (${short(subject)})` : ""}</b><br /><span class="muted">${alertAdvice(type)}</span></span>
         ${ask ? html`<button class="small" aria-label=${`Acknowledge: ${alertText(type)}`} onClick=${() => this.keep([...this.state.seen, key])}>OK</button>` : null}</li>`)}</ul>`
         : html`<${Empty}>${done ? "All active alerts are acknowledged." : "No active alerts."}<//>`}</div><//>`;
   }
