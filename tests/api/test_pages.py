@@ -220,7 +220,7 @@ WRONG: dict[str, tuple[tuple[object, str], ...]] = {
         ({"prompt": "x", "model": "a\nb"}, "invalid model name"),
         (
             b'{"prompt": Say hello}',
-            "the body is not valid JSON: invalid JSON near character 11: Expecting value",
+            "the body is not valid JSON: invalid character 'S' looking for beginning of value",
         ),
     ),
 }

@@ -279,8 +279,26 @@ REFUSED: list[tuple[str, Any, str]] = [
     (CHAT, [1], "the body must be of type object"),
     (CHAT, {"messages": "x"}, "messages must be of type array"),
     (CHAT, {"messages": ["x"]}, "every entry of messages must be of type object"),
-    (CHAT, {"messages": [{"content": ["x"]}]}, "content must be of type string"),
-    (CHAT, {"model": "a", "stream": "no"}, "stream must be of type boolean"),
+    *(
+        (path, fields, f"json: cannot unmarshal {text}")
+        for path, fields, text in (
+            (
+                CHAT,
+                {"messages": [{"content": ["x"]}]},
+                "array into Go struct field ChatRequest.messages.content of type string",
+            ),
+            (
+                CHAT,
+                {"model": "a", "stream": "no"},
+                "string into Go struct field ChatRequest.stream of type bool",
+            ),
+            (
+                GPT,
+                {"model": "a", "max_tokens": 1.5},
+                "number 1.5 into Go struct field ChatCompletionRequest.max_tokens of type int",
+            ),
+        )
+    ),
     (CHAT, {"messages": HELLO}, "model is required"),
     (GENERATE, {"model": "a", "options": 5}, "options must be of type object"),
     ("/api/embed", {"model": "a", "input": {"a": 1}}, "invalid input type"),
@@ -389,27 +407,26 @@ def test_numbers_are_seconds_and_strings_are_go_durations(given, expected_ns):
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "says"),
     [
-        "",
-        "-",
-        ".",
-        "m",
-        "five",
-        "5",
-        "1h5",
-        "5x",
-        "5 m",
-        "9" * 30 + "s",
-        "9999999999h",
-        True,
-        [],
-        {},
+        *(
+            (given, f'time: invalid duration "{given}"')
+            for given in ("", "-", ".", "m", "five", "9" * 30 + "s", "9999999999h", "1h.")
+        ),
+        *((given, f'time: missing unit in duration "{given}"') for given in ("5", "1h5")),
+        ("5x", 'time: unknown unit "x" in duration "5x"'),
+        ("5 m", 'time: unknown unit " m" in duration "5 m"'),
+        ('5"\u00e9', r'time: unknown unit "\"\xc3\xa9" in duration "5\"\xc3\xa9"'),
+        ("x" * 200, f'time: invalid duration "{"x" * 100}"'),
+        (True, "Unsupported type: 'bool'"),
+        ([], "Unsupported type: '[]interface {}'"),
+        ({}, "Unsupported type: 'map[string]interface {}'"),
     ],
 )
-def test_anything_else_is_refused(given):
-    with pytest.raises(GoJsonError, match="duration"):
+def test_anything_else_is_refused_in_gos_words(given, says):
+    with pytest.raises(GoJsonError) as raised:
         keep_alive_ns(given)
+    assert raised.value.message == says
 
 
 def seeding(

@@ -29,9 +29,9 @@ _MASKS = (
 )
 
 
-GOS_WORDS = ("badjson2", "_gzip", "_wrongtype", "_arrayprompt", "keepalive_bad")
-"""How recordings are called whose errors say in the words of Go's parser what is wrong with the
-body: only their shape is compared.
+GOS_WORDS = ("_gzip",)
+"""How recordings are called whose errors say what Go's parser makes of bytes that are no text: only
+their shape is compared.
 """
 
 

@@ -91,7 +91,11 @@ REFUSED: list[tuple[str, Fields, str]] = [
         HI | {"options": {"stop": ["a", 5]}},
         'option "stop" must be of an array of strings',
     ),
-    ("/api/generate", {"prompt": "hi", "template": 5}, "template must be of type string"),
+    (
+        "/api/generate",
+        {"prompt": "hi", "suffix": 5},
+        "json: cannot unmarshal number into Go struct field GenerateRequest.suffix of type string",
+    ),
     (
         "/api/generate",
         {"prompt": "hi", "context": ["a"]},

@@ -175,7 +175,7 @@ async def test_at_temperature_0_a_request_says_the_same_and_with_warmth_another_
     else:
         answer = await caller.post(path, **at("cold", path))
         wrong = (
-            (400, "temperature must be of type number")
+            (400, "temperature of type float64")
             if path.startswith("/v1/")
             else (500, "must be of type float32")
         )

@@ -17,6 +17,7 @@ from json.encoder import encode_basestring
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, TypeAlias, TypeVar
 
+from hearth.dialects.gosyntax import UNEXPECTED_END, syntax_error
 from hearth.errors import BadRequest
 from hearth.types import MIB
 
@@ -110,8 +111,8 @@ def _first_value(decoder: json.JSONDecoder, text: str, start: int) -> tuple[Json
         raise GoJsonError("exceeded max depth") from None
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip(JSON_SPACE)) or error.msg.startswith("Unterminated string"):
-            raise GoJsonError("unexpected EOF") from error
-        raise GoJsonError(f"invalid JSON near character {error.pos}: {error.msg}") from error
+            raise GoJsonError(UNEXPECTED_END) from error
+        raise GoJsonError(syntax_error(text)) from error
     except ValueError as error:  # more digits than Python reads
         raise GoJsonError("a number has too many digits") from error
 
@@ -202,7 +203,7 @@ def _repaired(body: bytes) -> str:
 def _finite(digits: str) -> float:
     """Of a number, or of `NaN` and `Infinity`, which the scanner takes for some."""
     if digits[-1].isalpha():
-        raise GoJsonError(f"invalid JSON: {digits} is no number")
+        raise GoJsonError(syntax_error(digits))
     number = float(digits)
     if math.isinf(number):
         raise GoJsonError(f"the number {digits} is too large")
@@ -416,16 +417,29 @@ def folded(fields: JsonObject) -> JsonObject:
     return known
 
 
+_GO_TYPES = {"string": "string", "boolean": "bool", "integer": "int", "number": "float64"}
+_GO_KINDS: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "number": (int, float),
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+}
+"""What Go calls a value that it reads; the first one that fits."""
+
+
 class Body:
     """A JSON object as Go reads it: keys in any letter case, null as if absent.
 
-    A value of another type raises GoJsonError.
+    A value of another type raises GoJsonError: in Go's own words where `within` says what the
+    fields belong to there, such as `ChatRequest.messages.`, and they are of a simple type.
     """
 
-    def __init__(self, value: JsonValue, name: str = "the body") -> None:
+    def __init__(self, value: JsonValue, name: str = "the body", *, within: str = "") -> None:
         if value is not None and not isinstance(value, dict):
             raise GoJsonError(f"{name} must be of type object")
         self.fields = folded(value or {})
+        self._within = within
 
     def get(self, name: str) -> JsonValue:
         """Of any type; None if absent or null."""
@@ -439,9 +453,9 @@ class Body:
         """Of anything."""
         return self._typed(name, list, "array") or []
 
-    def objects(self, name: str) -> list[Body]:
-        """An array of objects."""
-        return [Body(one, f"every entry of {name}") for one in self.array(name)]
+    def objects(self, name: str, *, within: str = "") -> list[Body]:
+        """An array of objects; `within`: what their fields belong to in Go."""
+        return [Body(one, f"every entry of {name}", within=within) for one in self.array(name)]
 
     def map(self, name: str) -> JsonObject:
         """An object whose keys are the caller's own."""
@@ -460,7 +474,10 @@ class Body:
         """`1.5` is none, nor is what takes more than 64 bits."""
         value = self._typed(name, int, "integer")
         if value is not None and not -MAX_INT - 1 <= value <= MAX_INT:
-            raise GoJsonError(f"{name} must be of type integer, of 64 bits")
+            raise GoJsonError(
+                self._go_says(name, value, "integer")
+                or f"{name} must be of type integer, of 64 bits"
+            )
         return value
 
     def number(self, name: str) -> float | None:
@@ -474,4 +491,16 @@ class Body:
             isinstance(value, kind) and not (kind is int and isinstance(value, bool))
         ):
             return value
-        raise GoJsonError(f"{name} must be of type {type_name}")
+        raise GoJsonError(
+            self._go_says(name, value, type_name) or f"{name} must be of type {type_name}"
+        )
+
+    def _go_says(self, name: str, value: JsonValue, type_name: str) -> str:
+        """Empty where Go's words are not known."""
+        wanted = _GO_TYPES.get(type_name, "")
+        if not self._within or not wanted:
+            return ""
+        kind = next(kind for kind, types in _GO_KINDS.items() if isinstance(value, types))
+        given = f"{kind} {value}" if kind == "number" and wanted == "int" else kind
+        place = f"{self._within}{name}"
+        return f"json: cannot unmarshal {given} into Go struct field {place} of type {wanted}"

@@ -65,6 +65,11 @@ _UNIT_NS = {
 _PART = re.compile(
     rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(sorted(_UNIT_NS, key=len, reverse=True))})"
 )
+_NUMBER = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")
+_NOT_NUMBER = re.compile(r"[^.0-9]+")
+_SHOWN_CHARS = 100
+"""Of a duration that is refused."""
+_GO_TYPES = {bool: "bool", list: "[]interface {}", dict: "map[string]interface {}"}
 _DURATION = re.compile(rf"[-+]?(?:0|(?:{_PART.pattern})+)")
 _LONGEST_S = 1e10
 
@@ -262,7 +267,7 @@ def _asked(route: Route, document: JsonValue) -> _Asked:
 
     Raises BadRequest, ModelNotFound: with the text that Ollama answers for this body on this route.
     """
-    body = Body(document)
+    body = Body(document, within=f"{route.name}.")
     is_native = route.is_native
     generates = route.kind == "generate"
     model = body.string("model")
@@ -275,7 +280,8 @@ def _asked(route: Route, document: JsonValue) -> _Asked:
     if route.path in _GIVEN_INPUT:
         _check_input(route, body.get("input"))
     elif route.path not in _PROMPTED:
-        _check_messages(route, messages_of(body), limit)
+        within = f"{route.name}.messages." if is_native else ""
+        _check_messages(route, messages_of(body, within=within), limit)
     options = body.map("options") if is_native else {}
     if is_native and generates:
         wanted = options.get("num_predict")
@@ -530,7 +536,7 @@ def keep_alive_ns(value: JsonValue) -> int | None:
     if isinstance(value, str):
         duration_ns = _duration_ns(value)
     elif isinstance(value, bool | list | dict):
-        raise GoJsonError("keep_alive must be a number of seconds or a duration")
+        raise GoJsonError(f"Unsupported type: '{_GO_TYPES[type(value)]}'")
     else:
         duration_ns = int(min(max(value, -1), _LONGEST_S) * 1_000_000_000)
     return duration_ns if 0 <= duration_ns <= MAX_INT else MAX_INT
@@ -540,11 +546,34 @@ def _duration_ns(text: str) -> int:
     """A Go duration (`1h30m`, `-1.5s`, `0`) in nanoseconds."""
     total_ns = sum(float(number) * _UNIT_NS[unit] for number, unit in _PART.findall(text))
     if not _DURATION.fullmatch(text) or total_ns > MAX_INT:
-        raise GoJsonError(
-            f"invalid duration {json.dumps(text, ensure_ascii=False)}: give a number with a unit,"
-            " such as 5m"
-        )
+        raise GoJsonError(f"time: {_wrong_duration(text)}")
     return int(-total_ns if text.startswith("-") else total_ns)
+
+
+def _wrong_duration(text: str) -> str:
+    """What Go says of a text that is no duration, or too long a one."""
+    shown = _go_quoted(text)
+    at = 1 if text.startswith(("-", "+")) else 0
+    while (number := _NUMBER.match(text, at)) is not None:
+        unit = _NOT_NUMBER.match(text, number.end())
+        if unit is None:
+            return f"missing unit in duration {shown}"
+        if unit[0] not in _UNIT_NS:
+            return f"unknown unit {_go_quoted(unit[0])} in duration {shown}"
+        at = unit.end()
+    return f"invalid duration {shown}"
+
+
+def _go_quoted(text: str) -> str:
+    """As Go's `time` quotes a duration: bytes that are not printable ASCII as `\\xc3`."""
+    shown = "".join(
+        chr(byte) if 0x20 <= byte < 0x80 else f"\\x{byte:02x}"
+        for byte in text[:_SHOWN_CHARS]
+        .replace("\\", "\\\\")
+        .replace('"', '\\"')
+        .encode(errors="replace")
+    )
+    return f'"{shown}"'
 
 
 def is_model_name(name: str) -> bool:
@@ -566,13 +595,13 @@ def _check_messages(route: Route, messages: list[Body], limit: int | None) -> No
         )
 
 
-def messages_of(body: Body) -> list[Body]:
-    """The messages of a chat body, none if absent.
+def messages_of(body: Body, *, within: str = "") -> list[Body]:
+    """The messages of a chat body, none if absent; `within`: see `Body.objects`.
 
     Raises BadRequest where they are too many or not an array of objects.
     """
     _check_count(body.array("messages"), "messages")
-    return body.objects("messages")
+    return body.objects("messages", within=within)
 
 
 def _check_input(route: Route, given: JsonValue) -> None:

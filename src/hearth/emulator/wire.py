@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from hearth.dialects.errors import error_object
 from hearth.dialects.gojson import MAX_INT, Body, JsonObject, decode, encode
 from hearth.dialects.request import keep_alive_ns
-from hearth.dialects.routes import dialect_of
+from hearth.dialects.routes import INFERENCE_ROUTES, dialect_of
 from hearth.dialects.writers import rfc3339
 from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import OllamaError
@@ -74,7 +74,8 @@ class EmulatedCall:
         """The fields of the body; raises BadRequest where there is none, or no JSON object."""
         if not self.body.strip():
             raise BadRequest("missing request body" if self.native else "EOF")
-        return Body(decode(self.body))
+        route = INFERENCE_ROUTES.get(self._request.path)
+        return Body(decode(self.body), within="" if route is None else f"{route.name}.")
 
     def prepare(self, content_type: str, *, status: int = 200) -> None:
         """Decide the head of a streamed answer; nothing is sent before the first chunk."""
