@@ -92,6 +92,9 @@ def test_what_an_answer_means():
         ("https://user:canary@new.example:8443/canary", "to https://new.example:8443:"),
         ("/canary", "to another path of its host"),
         ("//new.example/canary", "to http://new.example:"),
+        ("https://user:canary@OLD.example/canary", "to https://old.example:"),
+        ("http://[::1]:9/canary", "to http://[::1]:9:"),
+        ("http://]a[@canary", "elsewhere"),
         ("https://[bad", "elsewhere"),
         ("ftp://new.example/", "elsewhere"),
         ("https://" + "x" * 5000, "to https://" + "x" * 91 + "…:"),
@@ -103,6 +106,13 @@ def test_a_receiver_that_has_moved_is_named_without_its_path(location, moved):
     said = problem_of(answer, "http://old.example/hook")
     assert said.startswith(f"the receiver has moved {moved}")
     assert "canary" not in said
+
+
+@pytest.mark.parametrize("code", ["[]", "{}", "null", '"10015"', "10016", "1e999"])
+def test_only_the_codes_of_a_webhook_that_does_not_exist_stop_a_target(code):
+    answer = PostAnswer(status=404, body=b'{"code": %b}' % code.encode())
+    assert outcome_of(answer, 0.0) == ("blocked", 0.0)
+    assert problem_of(answer, OTHER_URL) == "there is nothing at the address: copy it again"
 
 
 def test_what_is_delivered_is_no_problem_and_every_refusal_is_one():

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from itertools import accumulate
 from typing import Literal
+from urllib.parse import urljoin, urlsplit
 
 from yarl import URL
 
@@ -47,7 +48,7 @@ this message is not taken. gone: nothing will ever be taken here.
 """
 _OF_THE_MESSAGE = frozenset({400, 411, 413, 414, 415, 422, 431})
 _OUTAGES = frozenset({408, 425})
-_DELETED_CODES = frozenset({10015, 50027})
+_DELETED_CODES = (10015, 50027)
 """Of Discord: unknown webhook, invalid webhook token."""
 _WRONG_ADDRESS = "the address is not complete, or no longer valid: copy it again"
 _NOTHING_THERE = "there is nothing at the address: copy it again"
@@ -320,12 +321,19 @@ def problem_of(answer: PostAnswer, url: str) -> str:
 def _moved_to(location: str, url: str) -> str:
     """Where a redirect leads; of an address, only what is no secret."""
     try:
-        old, new = URL(url).origin(), URL(url).join(URL(location)).origin()
+        old, new = _origin(url), _origin(urljoin(url, location))
     except ValueError:
         return "elsewhere"
-    if not location or new.scheme not in {"http", "https"}:
+    if not location or not new:
         return "elsewhere"
-    return "to another path of its host" if new == old else f"to {shown(str(new))}"
+    return "to another path of its host" if new == old else f"to {shown(new)}"
+
+
+def _origin(url: str) -> str:
+    """Scheme, host and port; empty where it has no host, or is not of HTTP. Raises ValueError."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2].lower()
+    return f"{parts.scheme}://{host}" if host and parts.scheme in {"http", "https"} else ""
 
 
 def _said(answer: PostAnswer) -> JsonMapping:
