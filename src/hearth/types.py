@@ -55,6 +55,12 @@ def without_none(fields: Mapping[K, T | None]) -> dict[K, T]:
     return {name: found for name, found in fields.items() if found is not None}
 
 
+def plural(found: int, one: str) -> str:
+    """`1 swap`, `2 swaps`, `2 batches`."""
+    ending = "es" if one.endswith("ch") else "s"
+    return f"{found} {one}{'' if found == 1 else ending}"
+
+
 NANO_PER_USD = 1_000_000_000
 MICRO_PER_USD = 1_000_000
 MAX_TOKENS = 100_000_000

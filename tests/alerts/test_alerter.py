@@ -93,6 +93,17 @@ async def test_repeated_refusals_of_a_caller_are_told_at_the_threshold():
 
 
 @in_virtual_time
+async def test_one_of_something_is_not_written_as_several():
+    async with alerting(ONE.replace(rate_limit_alert_threshold=1, queue_depth_warning=0)) as it:
+        it.emit(rejected("rate_limited"))
+        it.emit(item(ItemQueued, 1))
+        it.emit(item(ev.ItemProtected, 1, interrupt_count=1))
+        said = "".join(await it.arrived())
+    for words in ("at least 1 time within", "1 external request waits", "interrupted 1 time."):
+        assert words in said
+
+
+@in_virtual_time
 async def test_refusals_of_the_quietest_caller_are_forgotten_first():
     async with alerting(ONE.replace(rate_limit_alert_threshold=2)) as it:
         for number in (*range(MAX_CALLERS), 0, MAX_CALLERS, 2, 1):

@@ -189,6 +189,13 @@ def test_whatever_is_said_fits_into_what_each_target_takes(count, char):
     assert len(json.loads(webhook.body)["text"]) == TEXT_CHARS
 
 
+MARKUP = re.compile(
+    r"^\s*([>#+-]|[0-9]+\.)"  # a quote, a heading, a list
+    r"|:\w+:|://"  # an emoji, a link
+    r"|_.+_(?![0-9A-Za-z_])"  # italics, or underlined
+)
+
+
 @hypothesis_settings(max_examples=200 * EXAMPLES, deadline=None, derandomize=True)
 @given(
     text=st.text(max_size=300)
@@ -198,10 +205,39 @@ def test_whatever_is_said_fits_into_what_each_target_takes(count, char):
 def test_no_markup_takes_effect_and_no_limit_is_passed(text, limit):
     said = discord_text(shown(text, 1000), limit)
     assert units(said) <= limit
-    literal = re.sub(r"\\([^0-9A-Za-z\s])", "", said.replace("\u200b", ""))
-    assert not set(literal) & set("\\*_~`|>#[]()<:@")
+    literal = re.sub(r"\\([^0-9A-Za-z\s])", "\0", said.replace("\u200b", ""))
+    assert not set(literal) & set("\\*~`|<[@")
+    assert not MARKUP.search(literal)
     assert "@everyone" not in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Model server down: it is down (http_500). 3 more, since 12.5 s!",
+        "home_assistant took 60% - more than usual -> see the log #4",
+    ],
+)
+def test_punctuation_that_is_no_markup_to_discord_stands_as_it_is(text):
+    """A phone's notification shows the backslash."""
+    assert discord_text(text, 1000) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("qwen2.5:32b", "qwen2.5\\:32b"),
+        (":tada: at http://a", "\\:tada: at http\\://a"),
+        ("_a_ a__b__c a_", "\\_a\\_ a\\_\\_b\\_\\_c a\\_"),
+        ("> a > b", "\\> a > b"),
+        ("-# a", "\\-# a"),
+        (" 1. a 2. b", " 1\\. a 2. b"),
+        ("[a](b)", "\\[a](b)"),
+    ],
+)
+def test_what_discord_would_take_for_markup_is_escaped(text, said):
+    assert discord_text(text, 1000) == said
 
 
 def test_a_text_that_fits_is_unchanged():

@@ -55,7 +55,7 @@ from hearth.events import (
 )
 from hearth.events.handling import HandlingSink
 from hearth.ports import EventSink, Poster
-from hearth.types import MIB, JsonDict, Lane
+from hearth.types import MIB, JsonDict, Lane, plural
 from hearth.types import Sequence as SequenceNumber
 
 MAX_KEYS = 1000
@@ -171,6 +171,10 @@ class Debouncer:
         return record
 
 
+def _waiting(depth: int) -> str:
+    return f"{plural(depth, 'external request')} {'waits' if depth == 1 else 'wait'}"
+
+
 class GatewayAlerter(HandlingSink):
     """An `EventSink` that alerts.
 
@@ -235,14 +239,14 @@ class GatewayAlerter(HandlingSink):
         """A caller was refused `rejections` times within 5 minutes."""
         minutes = REFUSALS_WITHIN_S / 60
         text = (
-            f"{shown(caller)} was refused by its rate limit at least {rejections} times within"
-            f" {minutes:.0f} minutes."
+            f"{shown(caller)} was refused by its rate limit at least {plural(rejections, 'time')}"
+            f" within {minutes:.0f} minutes."
         )
         return self._alert(AlertType.RATE_LIMITED, text, at, subject=caller)
 
     def alert_queue_depth(self, depth: int, *, at: float | None = None) -> bool:
         """So many external items wait, which is too many."""
-        text = f"{depth} external requests wait; the limit is {self._settings.queue_depth_warning}."
+        text = f"{_waiting(depth)}; the limit is {self._settings.queue_depth_warning}."
         return self._alert(AlertType.QUEUE_DEPTH, text, at, lasting=True)
 
     def alert_queue_full(self, caller: str, *, at: float | None = None) -> bool:
@@ -393,7 +397,7 @@ class GatewayAlerter(HandlingSink):
             and depth <= limit // 2
             and (AlertType.QUEUE_DEPTH, "") in self._debouncer.standing
         ):
-            words = f"{depth} external requests wait."
+            words = f"{_waiting(depth)}."
             self._alert(AlertType.QUEUE_DEPTH, words, event.at, resolved=True)
 
     def _on_swap(self, event: SwapCompleted) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -32,7 +33,15 @@ SHORTEST_LINE = 40
 """What a critical alert leaves to every other that is written out with it."""
 OTHERS_ROOM = 1200
 """What critical alerts leave in a digest: for all others, and for what was dropped."""
-_MARKDOWN = frozenset("\\*_~`|>#[]()<:-+.!@")
+_MARKDOWN = re.compile(
+    r"[\\*~`|<\[@]"
+    r"|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])"  # within a word it is no markup
+    r"|:(?!\s|$)"  # of an emoji or a link
+    r"|^\s*[>#+-]|^\s*[0-9]+\."  # a quote, a heading or a list
+)
+"""What Discord takes for markup; other punctuation stands as it is, also in notifications of
+phones, which show a backslash.
+"""
 _LOOKS = {
     Severity.INFORMATION: (0x3498DB, "3", "information_source"),
     Severity.WARNING: (0xF1C40F, "4", "warning"),
@@ -229,14 +238,15 @@ COMPOSERS: Mapping[str, Compose] = {
 
 
 def discord_text(text: str, limit: int) -> str:
-    """The text as Discord shows it literally, in at most `limit` UTF-16 units: no markup, mention,
+    """A line as Discord shows it literally, in at most `limit` UTF-16 units: no markup, mention,
     link or quote takes effect.
     """
     # A backslash before punctuation is that character; clients colour `@everyone` even where it
     # notifies nobody, unless something is in it.
-    pieces = [
-        "\\@\u200b" if char == "@" else f"\\{char}" if char in _MARKDOWN else char for char in text
-    ]
+    pieces = list(text)
+    for found in _MARKDOWN.finditer(text):
+        last = found.end() - 1
+        pieces[last] = "\\@\u200b" if found[0] == "@" else f"\\{text[last]}"
     ends = list(accumulate(map(_utf16_units, pieces)))
     if not ends or ends[-1] <= limit:
         return "".join(pieces)

@@ -50,7 +50,7 @@ from hearth.events import (
     SwapFailed,
     WalDamaged,
 )
-from hearth.types import JsonDict, frozen
+from hearth.types import JsonDict, frozen, plural
 
 AlertKey = tuple[AlertType, str]
 """The type, and whom it is about: what is debounced by itself."""
@@ -124,8 +124,8 @@ def shown(text: str, limit: int = NAME_CHARS) -> str:
 def starvation(at: float, caller: str, interrupt_count: int, model: str | None) -> Alert:
     asked = f" for {shown(model)}" if model else ""
     text = (
-        f"A request of {shown(caller)}{asked} was interrupted {interrupt_count} times. It will not"
-        " be interrupted again."
+        f"A request of {shown(caller)}{asked} was interrupted"
+        f" {plural(interrupt_count, 'time')}. It will not be interrupted again."
     )
     return Alert(type=AlertType.STARVATION, subject=caller, at=at, text=text)
 

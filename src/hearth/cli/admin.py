@@ -19,12 +19,11 @@ from hearth.cli.client import (
     gateway_options,
     json_option,
     parts,
-    plural,
     printable,
     text,
     texts,
 )
-from hearth.types import JsonDict
+from hearth.types import JsonDict, plural
 
 _CANCEL_ALL_TIMEOUT_S = 60.0
 """A caller may have very many jobs, and each end is written to the disk."""

@@ -81,12 +81,6 @@ def count(of: Json, name: str) -> int:
     return int(number(of, name) or 0)
 
 
-def plural(found: int, one: str) -> str:
-    """`1 swap`, `2 swaps`, `2 batches`."""
-    ending = "es" if one.endswith("ch") else "s"
-    return f"{found} {one}{'' if found == 1 else ending}"
-
-
 def duration(seconds: float | None) -> str:
     """Seconds as a person writes them: `0.8 s`, `42 s`, `3 min`, `2 h 5 min`; a dash for None."""
     if seconds is None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hearth.cli.client import duration, plural, printable
+from hearth.cli.client import duration, printable
 from hearth.config.settings import GatewayConfig, PolicyName
 from hearth.events import (
     Event,
@@ -27,7 +27,7 @@ from hearth.events import (
 from hearth.simulation.engine import simulate
 from hearth.simulation.logged import workload_from_log
 from hearth.simulation.measures import summary
-from hearth.types import Lane, Outcome
+from hearth.types import Lane, Outcome, plural
 
 _WORTH_SHOWING_S = 0.05
 

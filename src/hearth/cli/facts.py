@@ -18,12 +18,12 @@ from hearth.cli.client import (
     number,
     part,
     parts,
-    plural,
     text,
     texts,
 )
 from hearth.cli.tables import moment
 from hearth.config.engines import ENGINE_TITLES
+from hearth.types import plural
 
 _SHARES = 6  # so many callers, those with the most
 _MIB_PER_GIB = 1024.0

@@ -24,13 +24,13 @@ from hearth.cli.client import (
     number,
     part,
     parts,
-    plural,
     printable,
     text,
     texts,
 )
 from hearth.cli.facts import active_alerts, facts
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, moment, table_of
+from hearth.types import plural
 
 _PIPE_WIDTH = 120
 _MIB_PER_GIB = 1024.0
