@@ -297,6 +297,36 @@ def test_what_is_still_to_go_is_known_at_each_instant():
     assert (view.waiting_for_leases, view.is_barred(["a"])) == (0, False)
 
 
+def test_of_many_who_wait_for_a_lease_each_is_given_up_in_its_time():
+    shell = home(resident=("a",))
+    hold_s = shell.settings.gpu.yielding.hold_s
+    shell.lease()
+    for instant in range(5):
+        shell.at(float(instant))
+        shell.arrive("a")
+    for number in range(5):
+        shell.at(number + hold_s - 0.1)
+        assert len(shell.ended) == number
+    shell.at(4 + hold_s)
+    assert set(shell.ended.values()) == {f"fail {number} card_taken" for number in range(1, 6)}
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_who_comes_behind_a_stream_that_waits_for_a_lease_is_given_up_in_time(*, is_begun: bool):
+    shell = home(resident=("a",))
+    first = shell.arrive("a", resumable=True)
+    if is_begun:
+        shell.first_byte(first, forwarded=True)
+    shell.lease(grace_s=0.0)
+    shell.stop(first)
+    shell.unloaded()
+    shell.at(10.0)
+    second = shell.arrive("a")
+    shell.at(10.0 + shell.settings.gpu.yielding.hold_s)
+    assert shell.ended[second] == f"fail {second} card_taken"
+    assert (first in shell.ended) is not is_begun
+
+
 def test_an_order_to_load_what_was_to_go_and_has_stayed_is_done():
     shell = home(resident=("a",))
     shell.arrive("a")

@@ -107,7 +107,7 @@ def given_up(device: DeviceState, now: float) -> list[Action]:
     since: dict[BarredKind, float] = {}
     late = []
     for entry in barred(device):
-        kind = entry.choices or (entry.wanted_model,), entry.item.task_type
+        kind = _kind_of(entry)
         began_at = since.setdefault(kind, before.get(kind, now))
         until = max(began_at, entry.item.arrived_at) + hold_s
         if entry.has_begun:
@@ -118,6 +118,21 @@ def given_up(device: DeviceState, now: float) -> list[Action]:
             gateway.wake_at(until)
     device.leases.barred_since = since
     return gateway.give_up(late, "card_taken")
+
+
+def waits_as_known(device: DeviceState, entry: Entry, now: float) -> bool:
+    """Is a newcomer kept from its model as others are, one of whom is given up before it would be?
+    Then all are looked at in time, and not each time that one more comes.
+    """
+    is_known = _kind_of(entry) in device.leases.barred_since
+    if not is_known or not device.is_barred_to_all(entry.wanted_model):
+        return False
+    due_at = device.gateway.next_wake_at
+    return due_at is not None and due_at <= now + device.gateway.settings.gpu.yielding.hold_s
+
+
+def _kind_of(entry: Entry) -> BarredKind:
+    return entry.choices or (entry.wanted_model,), entry.item.task_type
 
 
 def barred(device: DeviceState) -> list[Entry]:

@@ -243,14 +243,23 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
         return []
     if item.lane is not _EXTERNAL_LANE or item.choices:
         return []
+    return None if _changes_nothing(device, entry, now) else []
+
+
+def _changes_nothing(device: DeviceState, entry: Entry, now: float) -> bool:
+    """Behind another of its line a newcomer changes nothing that was decided, unless a hold weighs
+    how many wait, an announced task lets short items pass long ones, leases small ones, or nothing
+    starts and each has its own time to give up.
+    """
+    gateway = device.gateway
     if gateway.waiting.lines[entry.band][entry.wanted_model][0] is entry:
-        return []
-    # Behind another of its line it changes nothing that was decided, unless a hold weighs how many
-    # wait, an announced task lets short items pass long ones, leases small ones, or nothing starts
-    # and each has its own time to give up.
+        return False
     heads_are_all = device.held_until is None and not device.starts_nothing
-    may_pass = bool(gateway.announced or device.leases.taken)
-    return None if heads_are_all and not may_pass else []
+    if not heads_are_all or gateway.announced:
+        return False
+    is_kept_out = device.residency.keeps_out and device.is_barred_to(entry)
+    is_plain = not (device.leases.taken or is_kept_out)
+    return is_plain or clearing.waits_as_known(device, entry, now)
 
 
 def _learn_arrival(device: DeviceState, entry: Entry, now: float) -> None:
