@@ -10,7 +10,7 @@ for a million tokens; a bill is rounded up to the next nano-USD.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Literal, NewType, TypeAlias, TypeVar, dataclass_transform
@@ -399,13 +399,15 @@ class BackendCall:
     """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded,
     whole body. `hides_usage`: its body asks for a usage in the stream that its caller has not asked
     for. `conversation`: what tells the conversation that it goes on with from all others; empty
-    where that is unknown. It is not sent.
+    where that is unknown. It is not sent. `upload`: the body in pieces, where it may be larger than
+    memory; `body` is empty then.
     """
 
     method: str
     path: str
     headers: Headers = ()
     body: bytes = b""
+    upload: AsyncIterator[bytes] | None = None
     hides_usage: bool = False
     conversation: str = ""
 

@@ -77,7 +77,7 @@ def test_every_form_of_a_key_names_the_same_caller_with_the_rights_of_the_key():
         for fields in sent
         if KEYED.identify(RequestHeaders.of(fields), "192.168.1.9") != expected
     ] == []
-    assert expected.may_manage_models
+    assert expected.admin
     assert KEY not in repr(RequestHeaders.of(FORMS[:1]))
     assert digest_of(KEY) not in repr(KEYED)
 
@@ -166,7 +166,7 @@ def test_without_keys_everybody_but_this_machine_is_refused_whatever_is_sent(pee
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 @pytest.mark.parametrize("fields", [[], *TWICE, NO_KEYS[:1]])
-def test_without_keys_this_machine_is_local_and_admin_but_manages_no_models(peer, fields):
+def test_without_keys_this_machine_is_local_and_admin(peer, fields):
     identity = KEYLESS.identify(RequestHeaders.of(fields), peer)
     assert (identity.caller, identity.lane, identity.admin, identity.authenticated) == (
         LOCAL_CALLER,
@@ -174,7 +174,6 @@ def test_without_keys_this_machine_is_local_and_admin_but_manages_no_models(peer
         True,
         False,
     )
-    assert not identity.may_manage_models
 
 
 USERS = Keyring(

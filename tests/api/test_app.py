@@ -354,13 +354,17 @@ async def test_a_probe_may_use_any_name_of_the_machine_and_no_other_address_may(
     assert (await house.ask("GET", "/llm/health", host=host)).status == 421
 
 
-@pytest.mark.parametrize("path", ["/api/pull", "/api/delete", "/api/blobs/sha256:abc"])
-async def test_managing_models_needs_an_admin_key_even_on_loopback(house, path):
-    got = await house.ask("POST", path, CHAT)
+@pytest.mark.parametrize("path", ["/api/pull", "/api/create", "/api/blobs/sha256:abc"])
+async def test_where_there_are_keys_managing_models_needs_that_of_an_admin(house, keyed, path):
+    got = await keyed.ask("POST", path, CHAT, key=LOW_KEY)
     assert got.status == 403
-    assert "hearth admin key new" in got.error
-    assert f"OLLAMA_HOST={house.gateway.config.settings.ollama.url}" in got.error
-    assert house.reached == []
+    assert "hearth admin key new NAME --admin" in got.error
+    assert "OLLAMA_HOST=http://fake" in got.error
+    far = await keyed.ask("POST", path, CHAT, key=LOW_KEY, peer="192.168.1.9")
+    assert (far.status, "http" in far.error) == (403, False)
+    assert keyed.reached == []
+    await house.ask("POST", path, CHAT)
+    assert [call.path for call in house.ollama.calls] == [path]
 
 
 async def test_without_keys_only_this_machine_comes_in_and_two_lengths_are_400(house):

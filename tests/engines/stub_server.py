@@ -194,9 +194,7 @@ class StubServer:
             while True:
                 peer = Peer(reader, writer, await reader.readuntil(b"\r\n\r\n"))
                 if self._reads_body:
-                    peer.body = await reader.readexactly(
-                        int(dict(peer.fields).get(b"content-length", b"0"))
-                    )
+                    peer.body = await _body(reader, dict(peer.fields))
                 self.peers.put_nowait(peer)
                 await self._serve(peer)
                 if not self._keeps or writer.is_closing():
@@ -205,6 +203,17 @@ class StubServer:
             return
         finally:
             writer.close()
+
+
+async def _body(reader: asyncio.StreamReader, fields: dict[bytes, bytes]) -> bytes:
+    if fields.get(b"transfer-encoding") != b"chunked":
+        return await reader.readexactly(int(fields.get(b"content-length", b"0")))
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += await reader.readexactly(size)
+        await reader.readline()
+    await reader.readline()
+    return body
 
 
 def saying(*pieces: bytes, waits: bool = False) -> Serve:

@@ -12,7 +12,9 @@ import ssl
 import sys
 import weakref
 from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -354,6 +356,25 @@ async def test_the_request_carries_what_was_given_without_key_or_invention():
 async def test_a_body_of_any_size_arrives_whole(size: int):
     peer = await received(body=b"x" * size)
     assert (peer.body, dict(peer.fields)[b"content-length"]) == (b"x" * size, b"%d" % size)
+
+
+async def test_an_upload_is_sent_in_pieces_on_a_connection_that_is_used_once():
+    async def pieces() -> AsyncIterator[bytes]:
+        for number in range(3):
+            yield b"%d" % number * 100_000
+
+    async with (
+        StubServer(saying(EMPTY), keeps=True) as server,
+        backend_at(server.url) as backend,
+    ):
+        await ask(backend)
+        first = await server.peers.get()
+        await ask(backend, replace(call(b"", path="/api/blobs/sha256:a"), upload=pieces()))
+        peer = await server.peers.get()
+        await ask(backend)
+        last = await server.peers.get()
+    assert peer.body == b"".join(b"%d" % number * 100_000 for number in range(3))
+    assert first.connection == last.connection != peer.connection
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,8 @@ class FakeOllama(OllamaTraits):
         self._down = False
 
     async def open(self, call: BackendCall) -> FakeExchange:
+        if call.upload is not None:
+            call = replace(call, body=b"".join([piece async for piece in call.upload]), upload=None)
         body = _body_of(call)
         if body.get("_debug_render_only"):
             answer = partial(self.render, call.path, body)

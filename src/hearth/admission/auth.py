@@ -41,9 +41,7 @@ class Identity:
     """Patterns with `*`; empty is all."""
     admin: bool
     authenticated: bool
-    """A key was shown; False for `local`, who may claim the internal lane but not manage the
-    models.
-    """
+    """A key was shown; False for `local`, who may claim the internal lane."""
     priority: Priority = Priority.NORMAL
     """That of internal requests that name no task type."""
     may_lease: bool = False
@@ -55,13 +53,6 @@ class Identity:
     """The header in which it names its users, in lower case; empty where it has none."""
     keepalive_show: KeepaliveShow | None = None
     """None: as for everybody."""
-
-    @property
-    def may_manage_models(self) -> bool:
-        """Pull, push, create, copy, delete and blobs change the disk: they need an admin key even
-        on loopback.
-        """
-        return self.admin and self.authenticated
 
 
 _LOCAL = Identity(

@@ -36,6 +36,7 @@ from hearth.api.request import (
 )
 from hearth.api.routes import PROBED, Access, Address, Routes
 from hearth.clock import new_id
+from hearth.config.addresses import is_loopback
 from hearth.config.settings import GatewayConfig
 from hearth.dialects.errors import PAGE_NOT_FOUND
 from hearth.errors import CallerGone, Forbidden, HearthError, MethodNotAllowed, NotFound
@@ -44,10 +45,12 @@ from hearth.gateway import Gateway
 
 FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
 """All that a caller learns of a defect."""
-_MANAGEMENT_TEXT = (
-    "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to"
-    " auth.keys with `admin: true`, and send it as Authorization: Bearer KEY; or {advice}"
+_MANAGEMENT_TEXT = "managing models needs an admin key; ask the owner for one"
+_MANAGEMENT_TEXT_HERE = (
+    "managing models needs an admin key: make one with `hearth admin key new NAME --admin`, and"
+    " send it as Authorization: Bearer KEY; or {advice}"
 )
+"""To callers on this machine, who may know where the model server is."""
 _LEASE_TEXT = (
     "taking the GPU for another program needs a key with this right: set `may_lease: true` at its"
     " entry in auth.keys, or use an admin's key"
@@ -107,7 +110,7 @@ class HearthApp:
                 check_origin(request.method, request.headers, forwards=address.forwards)
             if address.access != "public":
                 identity = self._keyring.identify(request.headers, request.peer)
-                self._check_access(identity, address.access)
+                self._check_access(request, identity, address.access)
             await self._handle(request, identity, address)
         except CallerGone:
             return
@@ -128,15 +131,19 @@ class HearthApp:
             )
             await self._errors.refuse(request, identity, HearthError(FAULT_TEXT))
 
-    def _check_access(self, identity: Identity, access: Access) -> None:
+    def _check_access(self, request: Request, identity: Identity, access: Access) -> None:
         if access == "admin" and not identity.admin:
             raise Forbidden("this requires an admin key")
         if access == "lease" and not identity.may_lease:
             raise Forbidden(_LEASE_TEXT)
-        if access == "model manager" and not identity.may_manage_models:
-            url = self._gateway.settings.engine_row.url
-            advice = self._gateway.engines.first.engine.how_to_manage(url)
-            raise Forbidden(_MANAGEMENT_TEXT.format(advice=advice))
+        if access == "model manager" and not identity.admin:
+            raise Forbidden(self._management_text(request))
+
+    def _management_text(self, request: Request) -> str:
+        if request.peer is None or not is_loopback(request.peer):
+            return _MANAGEMENT_TEXT
+        row = self._gateway.engines.serving("/api/pull")
+        return _MANAGEMENT_TEXT_HERE.format(advice=row.engine.how_to_manage(row.url))
 
     async def _handle(self, request: Request, identity: Identity, address: Address) -> None:
         if not address.handlers:

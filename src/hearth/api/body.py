@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from io import BytesIO
 from typing import Self, TypeVar
@@ -100,6 +100,17 @@ class RequestBody:
             body = await self._decoded(body, min(max_bytes, _MAX_DECODED_MIB * MIB))
             self.hold(len(body))
         return body
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes, of any length; nothing of it is held."""
+        more = True
+        while more:
+            message = await self._request.receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGone
+            if piece := message.get("body", b""):
+                yield piece
+            more = message.get("more_body", False)
 
     async def _received(self, limit_bytes: int, text: str | None) -> bytes:
         """The declared length may refuse a body before it is read, but is never believed to be

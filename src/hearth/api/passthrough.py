@@ -43,6 +43,7 @@ _ALIAS_FOR = "alias_for"
 """Marks an alias; its models, as far as they are installed."""
 _SHOW = "/api/show"
 _ONE_MODEL = "/v1/models/"
+_BLOBS = "/api/blobs/"
 _NAME_FIELDS = ("model", "name", "source", "from")
 """Of bodies of routes that run no model: fields that name one."""
 _PLAIN = "/:@"
@@ -71,16 +72,19 @@ class Passthrough:
             if answer is not None:
                 await request.answer_json(answer)
                 return
-        values = request.headers.values
-        headers = tuple((name, values[name]) for name in _FORWARDED_UNQUEUED if name in values)
-        call = BackendCall(
-            method=request.method, path=request.target, headers=headers, body=content
-        )
+        call = replace(_call_of(request), body=content)
         is_merged = request.path in _MERGED and not self._gateway.engines.is_single
         answering = self._merge if is_merged else self._forward
         await until_disconnected(request.disconnected, answering(call, request))
         if request.path in MANAGEMENT_ROUTES:
             self._gateway.list_may_differ()
+
+    async def upload(self, request: Request, body: RequestBody) -> None:
+        """Forward a file of a model piece by piece: it may be larger than memory. Raises
+        HearthError.
+        """
+        call = replace(_call_of(request), upload=body.pieces())
+        await until_disconnected(request.disconnected, self._forward(call, request))
 
     async def _of_alias(self, request: Request, content: bytes) -> bytes | None:
         """What is known of an alias; None where the request is not about one."""
@@ -207,6 +211,8 @@ class Passthrough:
             model = request.path.removeprefix(_ONE_MODEL)
             if (own := engines.own_name(model)) != model:
                 call = replace(call, path=_ONE_MODEL + quote(own, safe=_PLAIN))
+        elif request.path.startswith(_BLOBS):
+            pattern = f"{_BLOBS}{{digest}}"
         elif model and (named := engines.wire_name(model)) != model:
             call = replace(call, body=encode({**asked, field: named}))
         row = engines.row_of(model) if model else engines.first
@@ -267,6 +273,13 @@ class Passthrough:
         """Raises NotServed, before anything of the body is read."""
         title = self._gateway.engines.title
         raise NotServed(f"Hearth does not serve this path. Send the request to {title} itself.")
+
+
+def _call_of(request: Request) -> BackendCall:
+    """What the model server is asked, but for the body."""
+    values = request.headers.values
+    headers = tuple((name, values[name]) for name in _FORWARDED_UNQUEUED if name in values)
+    return BackendCall(method=request.method, path=request.target, headers=headers)
 
 
 async def _read(engine: Engine, call: BackendCall) -> tuple[int, bytes]:

@@ -170,6 +170,8 @@ class Routes:
         for path in filter(served.__contains__, MANAGEMENT_ROUTES):
             rules = Address(access="model manager", binary="{" in path, forwards=True)
             self._add(path, MANAGEMENT_ROUTES[path], passthrough.handle, rules)
+            if rules.binary:
+                self._add(path, ("POST",), passthrough.upload, rules)
         self._add(FILES_PATH, ("POST",), files.upload, Address(form=True))
         self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
         results = MessageBatchPages(gateway).results

@@ -111,9 +111,13 @@ class UpstreamRequest(ClientRequest):
 
 def open_session(*, connect_timeout_s: float, kept_for_s: float) -> aiohttp.ClientSession:
     """A session that decides nothing by itself: no proxies, cookies, decoding, time limits or
-    headers of its own.
+    headers of its own. With `kept_for_s` 0 each request has a connection of its own.
     """
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=kept_for_s)
+    connector = (
+        aiohttp.TCPConnector(limit=0, keepalive_timeout=kept_for_s)
+        if kept_for_s
+        else aiohttp.TCPConnector(limit=0, force_close=True)
+    )
     connection: Any = partial(Connection, connector._loop)  # noqa: SLF001
     connector._factory = connection  # noqa: SLF001
     return aiohttp.ClientSession(

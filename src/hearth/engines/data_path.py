@@ -114,6 +114,7 @@ class DataPath:
         self._limits = {"max_body_bytes": max_body_bytes, "max_line_bytes": max_line_bytes}
         self._times = {"connect_timeout_s": connect_timeout_s, "kept_for_s": kept_for_s}
         self._session: aiohttp.ClientSession | None = None
+        self._upload_session: aiohttp.ClientSession | None = None
         self._answers: set[HttpAnswer] = set()
         self._is_closed = False
 
@@ -157,8 +158,9 @@ class DataPath:
         self._is_closed = True
         for answer in tuple(self._answers):
             answer.close()
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, self._upload_session):
+            if session is not None:
+                await session.close()
 
     def _answer(self, *, wants_new: bool = False) -> HttpAnswer:
         answer = HttpAnswer(
@@ -172,13 +174,21 @@ class DataPath:
         its connection.
         """
         try:
-            if self._session is None:
-                self._session = open_session(**self._times)
             url, headers = self._head(call.path, call.headers)
-            await answer.ask(self._session, call, url, headers)
+            await answer.ask(self._session_for(call), call, url, headers)
         except BaseException:
             answer.close()
             raise
+
+    def _session_for(self, call: BackendCall) -> aiohttp.ClientSession:
+        """An upload cannot be sent twice, so it takes no kept connection, which may be dead."""
+        if call.upload is not None:
+            if self._upload_session is None:
+                self._upload_session = open_session(**{**self._times, "kept_for_s": 0.0})
+            return self._upload_session
+        if self._session is None:
+            self._session = open_session(**self._times)
+        return self._session
 
     def _written(self, path: str, headers: Headers) -> tuple[URL, Fields]:
         """Where a request goes and the head that it has, but for the length of its body."""
@@ -272,6 +282,7 @@ class HttpAnswer:
         self._is_chunked = False
         self._is_framed = False
         self._is_streamed = False
+        self._uploads = False
         self._part = b""
         self._read_bytes = 0
         self._line_bytes = 0
@@ -299,7 +310,8 @@ class HttpAnswer:
             BackendProtocolError: it is no HTTP, its head is too large, or it is an answer that is
             not for us. BadRequest: a header is not fit to be sent.
         """
-        body: bytes | AsyncIterator[bytes] | None = call.body or None
+        body: bytes | AsyncIterator[bytes] | None = call.upload or call.body or None
+        self._uploads = call.upload is not None
         if len(call.body) > HOLD_BYTES:
             body = _pieces(call.body)
             headers = (*headers, ("Content-Length", str(len(call.body))))
@@ -428,6 +440,8 @@ class HttpAnswer:
         if transport is None:
             return
         is_whole = self._response is not None and self._body.is_eof() and self.status
+        # An answer may be there before all of an upload was sent.
+        is_whole = is_whole and not self._uploads
         if not is_whole or transport.is_closing():
             transport.abort()
         if self._response is not None and not is_whole:

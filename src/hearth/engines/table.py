@@ -111,6 +111,11 @@ class EngineTable:
         """Those of `dialects.routes` that any engine serves."""
         return frozenset().union(*(row.engine.addresses for row in self.rows.values()))
 
+    def serving(self, address: str) -> Row:
+        """The first row that serves one of `addresses`."""
+        rows = self.rows.values()
+        return next((row for row in rows if address in row.engine.addresses), self.first)
+
     @property
     def loads_on_request(self) -> bool:
         """Some engine loads and unloads models when it is asked."""
