@@ -133,6 +133,42 @@ async def test_a_caller_of_http_1_0_gets_an_answer_with_its_length_or_an_error(u
     assert (unchanged[:13], b"content-length" in unchanged) == (b"HTTP/1.1 304 ", False)
 
 
+async def test_a_caller_of_http_1_0_keeps_its_connection_where_it_asks_for_that(url, house):
+    house.service = answering(b'{"done":', b"true}")
+    caller = await Caller.to(url)
+    keeping = b"Host: localhost\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n%b"
+    chat = b"POST /api/chat HTTP/1.0\r\n" + keeping % (len(_BODY), _BODY)
+    for asked, length in (
+        (b"GET /llm/health HTTP/1.0\r\n" + keeping % (0, b""), None),
+        (chat, "13"),
+        (chat, "13"),
+    ):
+        await caller.send(asked)
+        status, headers = await caller.head()
+        assert (status, headers["connection"]) == (200, "keep-alive")
+        assert length in (None, headers["content-length"])
+        await caller.reader.readexactly(int(headers["content-length"]))
+    house.service = answering(DONE, headers=NDJSON)
+    body = _BODY.replace(b"false", b"true")
+    await caller.send(b"POST /api/chat HTTP/1.0\r\n" + keeping % (len(body), body))
+    assert (await caller.head())[1]["connection"] == "close"
+    assert await caller.until_closed() == DONE  # a stream has no other end
+    caller.leave()
+
+
+async def test_a_refusal_that_ends_a_connection_of_http_1_0_says_so(url):
+    broken = b"{"
+    caller = await Caller.to(url)
+    await caller.send(
+        b"POST /api/chat HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(broken), broken)
+    )
+    status, headers = await caller.head()
+    assert (status, headers["connection"]) == (400, "close")
+    assert b"unexpected EOF" in await caller.until_closed()
+    caller.leave()
+
+
 @pytest.mark.parametrize("path", [b"/healthz", b"/llm/health"])
 async def test_http_1_0_needs_no_host_and_may_have_one_only(path, url):
     assert (await answer_to(url, b"GET %b HTTP/1.0\r\n\r\n" % path)).startswith(b"HTTP/1.1 200 ")

@@ -22,6 +22,7 @@ from hearth.config.settings import (
     BackendSettings,
     EngineSettings,
     GatewayConfig,
+    GpuSettings,
     ModelSettings,
     SchedulingSettings,
     StorageSettings,
@@ -324,6 +325,21 @@ async def test_a_gateway_that_was_told_to_emulate_waits_for_no_ollama():
     async with tried(untouched(free_address()), backend_mode=BackendMode.EMULATOR) as house:
         _, shown = await house.get("/llm/queue/status")
         assert (shown["backend"]["emulator"], shown["backend"]["instead_of"]) == (True, None)
+
+
+@pytest.mark.parametrize(("configured_gb", "counts_gb"), [(None, 24.0), (12.0, 12.0)])
+async def test_the_memory_of_an_emulator_that_was_asked_for_is_known(configured_gb, counts_gb):
+    settings = untouched(free_address(), gpu=GpuSettings(vram_gb=configured_gb))
+    async with tried(settings, backend_mode=BackendMode.EMULATOR) as house:
+        device = house.gateway.worker.scheduler.device
+        await becomes(house.gateway, lambda: device.residency.capacity_mib == counts_gb * 1024)
+
+
+async def test_the_memory_of_an_emulator_is_not_that_of_the_ollama_after_it():
+    url = free_address()
+    async with tried(untouched(url)) as house, ollama_at(url):
+        await handed_over(house)
+        assert house.gateway.worker.scheduler.device.residency.capacity_mib is None
 
 
 async def test_an_answer_the_emulator_began_is_not_finished_by_the_new_ollama():

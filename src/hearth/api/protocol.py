@@ -350,6 +350,9 @@ class HttpConnection(HttpToolsProtocol):
         self.scope[CONNECTION] = self.transport  # type: ignore[literal-required]
         self.scope[DATE] = self._date  # type: ignore[literal-required]
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            # uvicorn would close the connection, whatever its caller has asked for
+            self.cycle.keep_alive = self.parser.should_keep_alive()
         self.headers = []  # trailers come too late to be fields of the request
 
     def on_body(self, body: bytes) -> None:
@@ -448,7 +451,8 @@ def unchunked(send: Send) -> Send:
     unless it is configured otherwise.
 
     A stream ends with the connection. Any other answer without a declared length is sent as a
-    whole: half of it would look like all.
+    whole: half of it would look like all. The connection is kept for a caller who asks for that,
+    and is told so.
     """
     cycle: RequestResponseCycle = send.__self__  # type: ignore[attr-defined]  # a bound method
     kept_head: Message | None = None
@@ -464,6 +468,10 @@ def unchunked(send: Send) -> Send:
             if streams:
                 # else uvicorn announces chunks where no length is declared
                 cycle.chunked_encoding = False
+                cycle.keep_alive = False
+            elif cycle.keep_alive and b"connection" not in fields:
+                kept = (b"connection", b"keep-alive")
+                message = {**message, "headers": [*message["headers"], kept]}
             # which have no body to measure
             if not has_length and not streams and message["status"] not in (204, 304):
                 kept_head = message

@@ -14,6 +14,7 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.bootstrap.probing import claim_server, hearth_problem, listens
 from hearth.bootstrap.standin import StandIn, named_server, this_service_manager
 from hearth.clock import Clock
+from hearth.config.choices import MIB_PER_GB
 from hearth.config.engines import (
     ELASTIC_KINDS,
     ENGINE_TITLES,
@@ -47,6 +48,7 @@ from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
+from hearth.scheduling.inputs import GpuSampled
 from hearth.types import frozen
 
 WAKING_S = 600.0
@@ -350,8 +352,12 @@ def join_computing(
     gateway: Gateway, closing: AsyncExitStack, identity: BackendIdentity, standin: StandIn
 ) -> None:
     """Have `standin` look for the Ollama whose place the emulator takes, and have the GPU read
-    where something computes on it.
+    where something computes on it. An emulator's own memory counts as what a GPU reports.
     """
+    if identity.emulator:
+        from hearth.emulator import DEFAULT_VRAM_GIB  # noqa: PLC0415
+
+        gateway.worker.post(GpuSampled(capacity_mib=DEFAULT_VRAM_GIB * MIB_PER_GB))
     if identity.instead_of:
         gateway.accompany("stand-in", standin.run)
     if gateway.settings.gpu.nvml and (identity.instead_of or not identity.emulator):

@@ -23,7 +23,7 @@ from hearth.events import EmulatorStarted, EmulatorStopped, Event, SmallModelAns
 from hearth.events.handling import HandlingSink
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.queue.learned import LearnedEstimates
-from hearth.scheduling.inputs import ServerReplaced, Switched
+from hearth.scheduling.inputs import GpuSampled, ServerReplaced, Switched
 from hearth.types import JsonMapping
 
 LEARNED_OF_SERVER = "scheduler"
@@ -240,6 +240,7 @@ class StandIn:
         self._turn_to(url)
         claim, shared = claim_server(url)
         self._closing.callback(claim.close)
+        self._worker.post(GpuSampled(capacity_mib=None))  # its memory went with the emulator
         self._worker.post(ServerReplaced(learned=learned))
         gateway.answer_from(
             BackendIdentity(mode=BackendMode.AUTO.value, url=url, emulator=False),

@@ -110,6 +110,9 @@ class LoggedRequest(NamedTuple):
     body: bytes
 
 
+DEFAULT_VRAM_GIB = 24.0
+
+
 class EmulatedServer:
     """Runners, the loop that loads them, and what tests may look at. Must live on one event loop.
 
@@ -134,7 +137,7 @@ class EmulatedServer:
         num_parallel: int = 1,
         max_queue: int = 512,
         max_loaded: int = 3,
-        vram_gib: float = 24.0,
+        vram_gib: float = DEFAULT_VRAM_GIB,
         quirks: Iterable[str] = (),
         marked: bool = True,
     ) -> None:
