@@ -8,6 +8,7 @@ for a list.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,16 +22,20 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
 class StubDriver:
-    """One card. A function in `faults` answers with that error code; one in `missing` does not
-    exist, as in an older driver.
+    """A card, and those `beside` it. A function in `faults` answers with that error code; one in
+    `missing` does not exist, as in an older driver.
 
     Attributes:
+        beside: the cards after this one, each with its own numbers and faults.
+        count: how many there are without those.
         processes: pid to (name, bytes held; None where the driver does not say).
         go_on: while it is not set, every call to read memory waits; `asked` is set with the first.
         calls: the functions that were called, in order.
     """
 
     def __init__(self) -> None:
+        self.beside: list[StubDriver] = []
+        self.count = 1
         self.faults: dict[str, int] = {}
         self.name = "NVIDIA GeForce RTX 3090"
         self.missing: set[str] = set()
@@ -56,10 +61,18 @@ class StubDriver:
 
         def call(*args: Any) -> int:
             self.calls.append(name)
-            fault = self.faults.get(name, SUCCESS)
-            return fault or answer(self, *args)
+            card = self._asked_of(args)
+            fault = card.faults.get(name, SUCCESS)
+            return fault or answer(card, *args)
 
         return call
+
+    def _asked_of(self, args: tuple[Any, ...]) -> StubDriver:
+        """The card of the handle that comes first in a call, itself in one without."""
+        if not args or not isinstance(args[0], pynvml.c_nvmlDevice_t):
+            return self
+        number = ctypes.cast(args[0], ctypes.c_void_p).value or 0
+        return [self, *self.beside][number]
 
 
 def _sessions(change: int) -> Callable[..., int]:
@@ -71,7 +84,13 @@ def _sessions(change: int) -> Callable[..., int]:
 
 
 def _by_index(driver: StubDriver, index: Any, handle: Any) -> int:
-    return SUCCESS if index.value == 0 else int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    cards = [driver, *driver.beside]
+    if index.value >= len(cards):
+        return int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    number = ctypes.c_size_t(index.value)  # its number is its handle
+    ctypes.memmove(ctypes.byref(handle._obj), ctypes.byref(number), ctypes.sizeof(number))
+    card: StubDriver = cards[index.value]
+    return card.faults.get("nvmlDeviceGetHandleByIndex_v2", SUCCESS)
 
 
 def _by_uuid(driver: StubDriver, uuid: Any, handle: Any) -> int:
@@ -115,7 +134,9 @@ def _list(processes: dict[int, tuple[str, int | None]], count: Any, out: Any) ->
 
 
 def _process_name(driver: StubDriver, pid: Any, out: Any, room: Any) -> int:
-    name = (driver.processes | driver.graphics)[pid.value][0]
+    cards = [driver, *driver.beside]
+    listed = [programs for card in cards for programs in (card.processes, card.graphics)]
+    name = next(programs[pid.value][0] for programs in listed if pid.value in programs)
     out.value = name.encode()
     return SUCCESS if name else int(pynvml.NVML_ERROR_NOT_FOUND)
 
@@ -131,6 +152,7 @@ def _says(text: Callable[[StubDriver], str]) -> Callable[..., int]:
 _ANSWERS: dict[str, Callable[..., int]] = {
     "nvmlInitWithFlags": _sessions(1),
     "nvmlShutdown": _sessions(-1),
+    "nvmlDeviceGetCount_v2": _sets("value", lambda driver: driver.count + len(driver.beside)),
     "nvmlDeviceGetHandleByIndex_v2": _by_index,
     "nvmlDeviceGetHandleByUUID": _by_uuid,
     "nvmlDeviceGetName": _says(lambda driver: driver.name),

@@ -242,8 +242,8 @@ UUIDS = [f"{kind}-8f6d6a1c-2b7f-0c1e-9f51-1d2e3f405162" for kind in ("GPU", "MIG
 @pytest.mark.parametrize(
     ("device", "is_one"),
     [
-        *((each, True) for each in ("0", "7", *UUIDS)),
-        *((each, False) for each in ("-1", "", "first", "GPU-", "0; rm")),
+        *((each, True) for each in ("0", "7", "all", *UUIDS)),
+        *((each, False) for each in ("-1", "", "first", "All", "GPU-", "0; rm")),
     ],
 )
 def test_a_card_is_named_by_number_or_uuid(device, is_one):

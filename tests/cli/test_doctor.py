@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hearth.backends.all_cards import summed
 from hearth.backends.logind import ADDRESS_VARIABLE
 from hearth.bootstrap.model_server import table_of
 from hearth.cli.doctor import address_of, check_clock, check_gpu, check_status
@@ -253,6 +254,7 @@ def settings(text: str) -> Settings:
 
 
 CARD = GpuReading(name="RTX 3090", total_mib=24 * 1024, used_mib=6 * 1024)
+BOTH = summed([CARD, CARD])
 SPARK = GpuReading(
     name="NVIDIA GB10", total_mib=124_610.0, used_mib=8 * 1024, unified=True, gpu_used_mib=61.0
 )
@@ -321,6 +323,7 @@ NOW = time.time()
         (gpu(CARD, "{}"), ["ok RTX 3090, 6.0 of 24.0 GiB used"]),
         (gpu(GpuReading(name="x"), "gpu: {vram_gb: 8}"), ["ok x, memory unknown"]),
         (gpu(CARD, "gpu: {vram_gb: 32}"), ["FAIL gpu.vram_gb is 32, and RTX 3090 has 24.0 GiB"]),
+        (gpu(BOTH, "gpu: {vram_gb: 48, device: all}"), ["ok 2 x RTX 3090, 12.0 of 48.0 GiB used"]),
         (
             gpu(SPARK, "gpu: {vram_gb: 100}"),
             ["ok NVIDIA GB10, 8.0 of 121.7 GiB of unified memory used, up to 109.7 GiB for models"],
@@ -410,6 +413,15 @@ def test_findings_are_compared_with_the_configuration_and_the_gateway(found, exp
     said = [f"{each.level} {each.says}" for each in found]
     assert len(said) == len(expected)
     assert all(line.startswith(begins) for line, begins in zip(said, expected, strict=True)), said
+
+
+def test_too_much_memory_for_one_gpu_is_answered_with_how_all_are_counted():
+    both = "; if the model server splits models over several GPUs, set gpu.device: all"
+    for config, stated in (("", True), (", device: all", False)):
+        (finding,) = gpu(CARD, f"gpu: {{vram_gb: 32{config}}}")
+        assert finding.advice.endswith(both) == stated
+    (finding,) = gpu(SPARK, "gpu: {vram_gb: 120}")
+    assert "all" not in finding.advice
 
 
 def test_the_environment_of_the_serving_process_is_read(tmp_path):

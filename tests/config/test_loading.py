@@ -509,6 +509,12 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             ["gpu.yield.programs: has no effect with gpu.yield.watch: games"],
         ),
         (
+            "gpu: {nvml: false, device: all}",
+            ["gpu.device: has no effect, because gpu.nvml is false"],
+        ),
+        ("gpu: {nvml: false}", []),
+        ("gpu: {device: all}", []),
+        (
             "gpu: {nvml: false, yield: {watch: pressure}}",
             ["gpu.yield.watch: pressure does no more than named, because gpu.nvml is false"],
         ),

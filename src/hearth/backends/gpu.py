@@ -186,6 +186,23 @@ class NvmlCard:
                 nvml.nvmlShutdown()
 
 
+def nvml_count() -> int:
+    """How many cards NVIDIA's driver has, at least one. Raises GpuUnavailable."""
+    import pynvml as nvml  # noqa: PLC0415
+
+    try:
+        nvml.nvmlInit()
+        try:
+            count = int(nvml.nvmlDeviceGetCount())
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        raise GpuUnavailable(_fault_of(nvml, error), f"NVML: {error}") from error
+    if not count:
+        raise GpuUnavailable("no_such_device", "NVML: the driver has no GPU")
+    return count
+
+
 def _opened(nvml: ModuleType, device: str) -> object:
     nvml.nvmlInit()
     try:
@@ -339,11 +356,7 @@ class AmdCard:
         self._meminfo = meminfo
 
     def read(self) -> GpuReading:
-        found = (path.parent for path in self._root.glob("card[0-9]*/device/mem_info_vram_total"))
-        # card2 before card10
-        cards = sorted(found, key=lambda device: (len(device.parent.name), device.parent.name))
-        if not cards:
-            raise GpuUnavailable("no_driver", "the amdgpu driver has no GPU")
+        cards = amd_devices(self._root)
         if self._index >= len(cards):
             raise GpuUnavailable(
                 "no_such_device", f"there are {len(cards)} AMD GPUs, counted from 0"
@@ -352,6 +365,16 @@ class AmdCard:
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+def amd_devices(root: Path = SYSFS) -> list[Path]:
+    """The folders of AMD's cards in their order. Raises GpuUnavailable where there are none."""
+    found = (path.parent for path in root.glob("card[0-9]*/device/mem_info_vram_total"))
+    # card2 before card10
+    cards = sorted(found, key=lambda device: (len(device.parent.name), device.parent.name))
+    if not cards:
+        raise GpuUnavailable("no_driver", "the amdgpu driver has no GPU")
+    return cards
 
 
 def _amd_reading(card: Path, meminfo: Path) -> GpuReading:

@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from types import MappingProxyType
 
-from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
+from hearth.backends.all_cards import cards_of
+from hearth.backends.gpu import GpuThread
 from hearth.bootstrap.probing import claim_server, hearth_problem, listens
 from hearth.bootstrap.standin import StandIn, named_server, this_service_manager
 from hearth.clock import Clock
@@ -367,7 +368,7 @@ def join_computing(
 def _watch_gpu(gateway: Gateway, closing: AsyncExitStack, standin: StandIn | None) -> None:
     """Have the GPU read, where the emulator answers first from its end on."""
     settings = gateway.settings.gpu
-    card = GpuThread((NvmlCard(settings.device), AmdCard(settings.device)))
+    card = GpuThread(cards_of(settings.device))
     closing.push_async_callback(card.aclose)
 
     def begin() -> GpuWatch:

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
+from hearth.backends.all_cards import cards_of
+from hearth.backends.gpu import GpuThread
 from hearth.cli import CommandFailed, ExitCode, GatewayUnreachable
 from hearth.cli.client import (
     GatewayClient,
@@ -44,6 +45,7 @@ from hearth.cli.doctor_yielding import (
 )
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
+from hearth.config.choices import ALL_GPUS
 from hearth.config.engines import ENGINE_TITLES
 from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.settings import (
@@ -151,7 +153,7 @@ def _gpu(settings: Settings) -> Iterator[Finding]:
 
 
 async def _reading(device: str) -> GpuReading:
-    thread = GpuThread((NvmlCard(device), AmdCard(device)))
+    thread = GpuThread(cards_of(device))
     try:
         return await thread.read()
     finally:
@@ -174,9 +176,10 @@ def check_gpu(reading: GpuReading, settings: Settings) -> Iterator[Finding]:
         has = f"models may have {total_gib:.1f} GiB{kind}" if reading.unified else ""
         has = has or f"{reading.name} has {total_gib:.1f} GiB"
         says = f"gpu.vram_gb is {stated:g}, and {has}"
-        yield Finding(
-            "FAIL", "GPU", says, f"set gpu.vram_gb to at most {total_gib:.1f}, or remove it"
-        )
+        advice = f"set gpu.vram_gb to at most {total_gib:.1f}, or remove it"
+        if settings.gpu.device != ALL_GPUS and not reading.unified:
+            advice += "; if the model server splits models over several GPUs, set gpu.device: all"
+        yield Finding("FAIL", "GPU", says, advice)
     elif reading.throttle_reasons:
         reasons = ", ".join(reading.throttle_reasons).replace("_", " ")
         yield Finding(

@@ -11,6 +11,8 @@ from typing import Literal, Self
 from hearth.types import frozen
 
 MIB_PER_GB = 1024.0
+ALL_GPUS = "all"
+"""`gpu.device`: not one of them."""
 LogFormat = Literal["auto", "text", "json"]
 """How the log is written."""
 Sharing = Literal["fifo", "fair"]

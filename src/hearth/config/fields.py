@@ -417,9 +417,9 @@ ModelNameOrNothing = Annotated[
 GpuDevice = Annotated[
     PlainText,
     _matching(
-        r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}",
-        'must be the number of a GPU in quotes, such as "0", or its UUID, such as "GPU-..."'
-        " (`nvidia-smi -L`)",
+        r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}|all",
+        'must be the number of a GPU in quotes, such as "0", its UUID, such as "GPU-..."'
+        " (`nvidia-smi -L`), or all",
     ),
 ]
 TimeZone = Annotated[PlainText, AfterValidator(_time_zone)]

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pydantic
 
+from hearth.config.choices import ALL_GPUS
 from hearth.config.document import Document, KeyPath, Problem, complaints, config_error, dotted
 from hearth.config.engine_checks import (
     contexts_without_effect,
@@ -28,7 +29,7 @@ from hearth.config.engine_checks import (
     engine_problems,
 )
 from hearth.config.fields import MIN_SECRET_CHARS
-from hearth.config.scheduler_settings import YieldSettings
+from hearth.config.scheduler_settings import GpuSettings, YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.types import LOCAL_CALLER, SEVERAL_CALLERS, JsonDict, Lane
@@ -449,10 +450,16 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
     if is_slotted and "parallel" in settings.gpu.model_fields_set:
         yield "gpu.parallel: has no effect; the slots of a llama_server are used (`-np`)"
     yield from contexts_without_effect(settings)
-    yielding = settings.gpu.yielding
+    yield from _effectless_of_gpu(settings.gpu)
+
+
+def _effectless_of_gpu(gpu: GpuSettings) -> Iterator[str]:
+    if gpu.device == ALL_GPUS and not gpu.nvml:
+        yield "gpu.device: has no effect, because gpu.nvml is false"
+    yielding = gpu.yielding
     if yielding.comfyui_gb is not None and not yielding.comfyui:
         yield "gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"
-    if yielding.watch == "pressure" and not settings.gpu.nvml:
+    if yielding.watch == "pressure" and not gpu.nvml:
         yield "gpu.yield.watch: pressure does no more than named, because gpu.nvml is false"
     if yielding.watch == "pressure" and yielding.headroom_gb == 0:
         yield "gpu.yield.watch: pressure does no more than named, because headroom_gb is 0"

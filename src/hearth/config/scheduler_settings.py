@@ -315,7 +315,8 @@ class GpuSettings(Section):
     """
     device: Annotated[fields.GpuDevice, RESTART] = "0"
     """GPU to read, in quotes: its number, or the UUID of an NVIDIA GPU as `nvidia-smi -L` prints
-    it.
+    it. `all`: the memory of all GPUs counts as one, for a model server that splits models over
+    them.
     """
     sample_interval_s: Annotated[fields.Number, Field(ge=1, le=3600)] = 5.0
     """Seconds between two readings of the GPU."""
