@@ -45,6 +45,7 @@ STATUSES = {
             "backend_busy",
             "backend_unreachable",
             "capacity",
+            "card_taken",
             "cloud_unavailable",
             "draining",
             "engine_refused",
