@@ -136,8 +136,8 @@ async def test_a_load_that_is_left_ends_its_server_at_once():
         load.cancel()
         with pytest.raises(asyncio.CancelledError):
             await load
-        async with in_time():
-            await until_gone()
+        # whoever has cut it gives the memory to another program now
+        assert left() == set()
 
 
 async def test_a_program_on_the_port_is_named_and_not_taken_for_the_server():

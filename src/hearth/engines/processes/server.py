@@ -80,8 +80,8 @@ class ModelServer:
         return program_of(self.name, self.settings, os.environ)
 
     async def load(self) -> None:
-        """Returns once a server is ready; cancelling it ends one that is not, at once. Raises
-        LoadError, ModelLeftAlone.
+        """Returns once a server is ready. Cancelling it ends one that is not, at once, and it
+        returns when nothing of that is left. Raises LoadError, ModelLeftAlone.
         """
         while self.run is not None and self.run.is_ending:
             await asyncio.wait((self.run.task,))
@@ -93,6 +93,8 @@ class ModelServer:
         except asyncio.CancelledError:
             if run is not None:
                 run.cut()
+                # its memory is somebody else's once this is over
+                await asyncio.wait((run.task,), timeout=UNLOAD_LIMIT_S)
             raise
         except LoadError as error:
             raise self._left_alone_after(error) from error
