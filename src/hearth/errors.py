@@ -8,7 +8,9 @@ Texts that imitate a model server's own are built where the wire is spoken (`dia
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from typing import Literal, Self, TypeAlias
 
 
@@ -18,6 +20,8 @@ class HearthError(Exception):
     status: int = 500
     retryable: bool = False
     reason: str = "internal_error"
+    model: str = ""
+    """For which the refused request asked, where its body was read; as its caller wrote it."""
 
     def __init_subclass__(cls) -> None:
         if "reason" not in vars(cls):
@@ -35,6 +39,16 @@ class HearthError(Exception):
         same = type(self).__new__(type(self), *self.args)
         vars(same).update(vars(self))
         return same
+
+
+@contextmanager
+def naming_model(model: str) -> Iterator[None]:
+    """What is raised in here says for which model the request asked."""
+    try:
+        yield
+    except HearthError as error:
+        error.model = model
+        raise
 
 
 # The caller must change something.

@@ -365,6 +365,17 @@ async def test_a_long_body_of_a_caller_over_its_rate_is_not_parsed(house):
     assert (first.status, second.status) == (200, 429)
 
 
+@within(HttpHouse)
+async def test_a_refusal_names_the_model_once_the_body_was_read(house):
+    await house.ask("POST", "/api/chat", CHAT | {"model": "none:1b"})
+    await house.ask("POST", "/v1/chat/completions", CHAT | {"model": "n/o:1b"})
+    await house.ask("POST", "/api/generate", {"model": "none:1b", "keep_alive": 0})
+    await house.ask("POST", "/llm/completions", {"model": "none:1b", "prompt": "hi"})
+    await house.ask("POST", "/api/chat", b"{")
+    refused = house.events.of(RequestRejected)
+    assert [each.model for each in refused] == ["none:1b", "n/o:1b", "none:1b", "none:1b", ""]
+
+
 @pytest.mark.parametrize("refusal", [QueueFull, ShuttingDown])
 @within(lambda: HttpHouse(queue=QueueSettings(max_external_depth=1)))
 async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(house, refusal):

@@ -17,6 +17,7 @@ import pytest
 from hearth.cli import GatewayUnreachable
 from hearth.cli.client import GatewayClient
 from hearth.cli.status import looks
+from hearth.errors import Unauthenticated
 from tests.cli.stub_gateway import recorded
 from tests.support.cases import for_each
 from tests.support.fields import Fields
@@ -25,6 +26,7 @@ STATUS = "/llm/queue/status"
 STREAM = "/llm/queue/stream"
 LOG_OPTIONS = "--caller 'n8n &1' --model llama3.1:8b --outcome failed --since 1h --limit 5"
 LOG = "GET /llm/log?caller=n8n+%261&model=llama3.1%3A8b&outcome=failed&since=1h&limit=5"
+NO_KEY = {"error": Unauthenticated().message}
 ALL_OF_A_CALLER = "POST /llm/requests/cancel?caller=a%26b%3Dc"
 IN_FORCE = {
     "draining": True,
@@ -94,7 +96,22 @@ def all_of_caller(requests: int, jobs: int, batches: int) -> Fields:
         ("status", f"GET {STATUS}", 200, b"<html>", 3, "not JSON"),
         # not followed with the key
         ("status", f"GET {STATUS}", 307, b"http://127.0.0.1:1/", 3, "it answered 307"),
-        ("status", f"GET {STATUS}", 401, {"error": "no"}, 1, "HEARTH_KEY (no)"),
+        (
+            "status",
+            f"GET {STATUS}",
+            401,
+            NO_KEY,
+            1,
+            "does not know the key of --key",
+        ),
+        (
+            "status",
+            f"GET {STATUS}",
+            401,
+            {"error": "only this machine may"},
+            1,
+            "refuses: only this",
+        ),
         ("status", f"GET {STATUS}", 403, {"error": "no"}, 1, "HEARTH_KEY (no)"),
         ("status", f"GET {STATUS}", 421, {"error": "no"}, 1, "server.allowed_hosts"),
         (
@@ -124,7 +141,7 @@ def all_of_caller(requests: int, jobs: int, batches: int) -> Fields:
         ),
         ("status --watch", "", 200, {}, 1, "--json --watch"),
         ("top", "", 200, {}, 1, "hearth status --json --watch"),
-        ("cancel", "", 200, {}, 2, "name requests"),
+        ("cancel", "", 200, {}, 2, "name what to cancel: numbers as `hearth status` shows them"),
         ("cancel req_1 --caller n8n", "", 200, {}, 2, "not both"),
         ("admin pin", "", 200, {}, 2, "MODEL"),
         ("admin drain m", "", 200, {}, 2, "unexpected"),
@@ -424,3 +441,10 @@ def test_top_needs_a_gateway_that_answers_once_and_says_when_it_went_away(busy):
     looking = looks(GatewayClient(busy.url), lambda: busy.put(STATUS, ["no"], 500))
     assert next(looking) == recorded("status_busy")
     assert "no gateway at" in str(next(looking))
+
+
+def test_a_gateway_that_wants_a_key_says_how_one_is_given(hearth, busy):
+    busy.put("/llm/queue/status", NO_KEY, 401)
+    refused = hearth("status", "--url", busy.url)
+    assert refused.exit_code == 1
+    assert f"{busy.url} requires an API key: use --key or HEARTH_KEY." in refused.stderr

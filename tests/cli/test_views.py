@@ -13,6 +13,7 @@ from rich.text import Text
 
 from hearth.cli.client import duration, printable
 from hearth.cli.views import console_for, top_view, view, watch
+from hearth.cli.waits import waits_for
 from hearth.types import JsonDict
 from tests.cli.stub_gateway import recorded
 from tests.support.fields import Fields
@@ -226,28 +227,34 @@ command pinned: p:8b
 command to load: a:1b
 command to unload: b:1b
 24 hours 0 internal and 0 external completed, 0 interrupted
+1 internal failed, 2 expired
 last hour external: 12 requests; waits 0.8 s (95 %: 8.0 s), 0.8 s in total (95 %: 8.0 s)
 config refused, the old one is in force: a.yaml:7: x: unknown key
 config waits for a restart: server.port, ollama.url"""
 WAITING = """\
-waits (internal) 44 router qwen2.5:32b-instruct-q6_K parse_task 0.4 s
-waits (external) 41 open-webui llama3.1:8b 2 min
-waits (external) 43 n8n any 12 s
+waits (internal) 44 router qwen2.5:32b-instruct-q6_K parse_task 0.4 s 1 3.4 s (9.0 s) \
+a swap to the model (11 s)
+waits (external) 41 open-webui llama3.1:8b 2 min {start}
+waits (external) 43 n8n any 12 s - the end of the pause
 ... and 3 more external"""
+BUSY_START = "2 42 s a slot of the model (1 of 1 busy)"
+FULL_START = "2 ~2 min (5 min) a slot of the model (1 of 1 busy)"
+HEADINGS = "# caller model task for place starts in waits for"
 BUSY_STATUS = (
-    f"# caller model task for\nruns 42 continue qwen2.5-coder:14b 3.4 s\n{WAITING}\n{BUSY_FACTS}"
+    f"{HEADINGS}\nruns 42 continue qwen2.5-coder:14b 3.4 s\n{WAITING.format(start=BUSY_START)}"
+    f"\n{BUSY_FACTS}"
 )
 ACTIVE = "critical: swap_failed m\nwarning: gpu_hot"
 FULL_STATUS = (
-    f"{EMULATOR}\n{ACTIVE}\n# caller model task for\nruns 7 \ufffd[2Jx [red]m[/red] critical "
-    f"0.0 s\n{WAITING}\n{FULL_FACTS}"
+    f"{EMULATOR}\n{ACTIVE}\n{HEADINGS}\nruns 7 \ufffd[2Jx [red]m[/red] critical "
+    f"0.0 s\n{WAITING.format(start=FULL_START)}\n{FULL_FACTS}"
 )
 BUSY_TOP = f"""\
 1 running 1 internal and 5 external waiting 24 h: 0 failed, 0 refused
 # caller model task prompt waited runs / starts in
 answers 42 continue qwen2.5-coder:14b 120 0.2 s 3.4 s
-critical 44 router qwen2.5:32b-instruct-q6_K parse_task 120 0.4 s -
-external 41 open-webui llama3.1:8b 120 2 min -
+critical 44 router qwen2.5:32b-instruct-q6_K parse_task 120 0.4 s 3.4 s (9.0 s)
+external 41 open-webui llama3.1:8b 120 2 min 42 s
 external 43 n8n any 120 12 s -
 ... and 3 more
 {BUSY_FACTS}
@@ -259,7 +266,7 @@ FULL_TOP = f"""\
 1 running 1 internal and 5 external waiting 24 h: 3 failed, 0 refused DRAINING
 # caller model task prompt waited runs / starts in
 reads 7 \ufffd[2Jx [red]m[/red] critical - 9.0 s 0.0 s
-critical 44 router qwen2.5:32b-instruct-q6_K parse_task 120 0.4 s -
+critical 44 router qwen2.5:32b-instruct-q6_K parse_task 120 0.4 s 3.4 s (9.0 s)
 interrupted x2 41 open-webui llama3.1:8b 120 2 min ~2 min (5 min)
 ... and 4 more
 {FULL_FACTS}
@@ -516,13 +523,6 @@ EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
             "ended caller model outcome queue total",
             f".* n8n {LONG} completed 2.5 s 44 s",
         ),
-        # broken: it fits nowhere
-        (
-            {"model": "m" * 60},
-            60,
-            "ended caller model outcome total",
-            r".* open-webui m+ completed 44 s",
-        ),
         *((dict.fromkeys(ITEM, odd), 9000, WHOLE, ".*") for odd in ODD),
     ],
 )
@@ -530,6 +530,62 @@ def test_a_logged_request_is_a_row_and_a_narrow_log_has_fewer_columns(changes, c
     first, *rows = lines(view("log", {"items": [ITEM | changes]}), columns=columns)
     assert (first, re.fullmatch(row, rows[0]) is not None) == (head, True)
     assert "".join(rows).count("m") >= str(changes.get("model")).count("m")
+
+
+def test_rows_that_no_table_can_hold_are_written_in_lines_with_every_column():
+    logged = lines(view("log", {"items": [ITEM | {"model": "m" * 60}]}), columns=60)
+    assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d:\d\d", logged[0])
+    assert "".join(logged).count("m") >= 60
+    assert "first byte 0.25 s, backend 42 s, total 44 s, tokens 12+?" in " ".join(logged)
+    models = [HOME | {"name": LONG}, DISK | {"waiting": 3}]
+    assert lines(view("models", {"models": models}), columns=40) == [
+        LONG,
+        "home, state in memory, partly on the",
+        "CPU, running 1 of 2, waiting 3, on the",
+        "GPU 20.0 GiB, size 25.0 GiB",
+        "a:8b",
+        "state on the disk, waiting 3",
+    ]
+    status = " ".join(lines(view("status", busy()), columns=40))
+    assert f"waits (internal) # 44, caller router, model {LONG}, task parse_task," in status
+    assert "place 1, starts in 3.4 s (9.0 s), waits for a swap to the model (11 s)" in status
+
+
+@pytest.mark.parametrize(
+    ("why", "says"),
+    [
+        ({"kind": "swap", "model": "m", "cost_s": 28.4}, "a swap to the model (28 s)"),
+        ({"kind": "swap", "model": "home", "cost_s": None}, "a swap to home (-)"),
+        (
+            {"kind": "load", "model": "m", "cost_s": 30, "elapsed_s": 2},
+            "the model to load (28 s left)",
+        ),
+        ({"kind": "load", "model": "m", "cost_s": 5.7, "elapsed_s": 28}, "the model to load"),
+        (
+            {"kind": "slot", "model": "m", "busy": 2, "parallel": 2},
+            "a slot of the model (2 of 2 busy)",
+        ),
+        (
+            {"kind": "announced", "task": "brief", "ends_in_s": 9},
+            "the announced brief, due in 9.0 s",
+        ),
+        (
+            {"kind": "held", "model": "o", "caller": "a", "ends_in_s": 9},
+            "o, held for a for up to 9.0 s",
+        ),
+        ({"kind": "others_turn", "model": "o", "ends_in_s": 9}, "the turn of o to end in 9.0 s"),
+        ({"kind": "others_turn", "model": "o"}, "the turn of o to end"),
+        ({"kind": "lease"}, "another program, which has the GPU"),
+        ({"kind": "pinned", "model": "o"}, "memory: o is pinned"),
+        ({"kind": "backend_down"}, "the model server to answer"),
+        ({"kind": "turn"}, "its turn"),
+        ({"kind": "of a later version"}, ""),
+        ({"kind": "swap", "model": "{x}\x1b"}, "a swap to {x}\ufffd (-)"),
+        ({}, ""),
+    ],
+)
+def test_what_a_request_waits_for_is_said_in_words(why, says):
+    assert waits_for({"model": "m", "waits_for": why}) == says
 
 
 DISK = {

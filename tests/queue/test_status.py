@@ -101,6 +101,26 @@ async def test_the_status_shows_what_runs_waits_in_order_and_stops(house: House)
     assert house.status["current_request"]["sequence"] == background.sequence
 
 
+@in_house("a", "b", resident="a")
+async def test_each_waiting_request_has_its_place_and_what_it_waits_for(house: House):
+    await house.answer("a", service_s=2.0)
+    house.submit("a", service_s=8.0)
+    await settle()
+    other, same = house.submit("b"), house.submit("a")
+    await sleep_until(house.clock.monotonic() + 1.0)
+    rows = {row["sequence"]: row for row in house.status["external_queue"]["next_items"]}
+    assert [rows[each.sequence]["position"] for each in (same, other)] == [1, 2]
+    assert rows[same.sequence]["waits_for"] == {
+        "kind": "slot",
+        "model": "a:latest",
+        "busy": 1,
+        "parallel": 1,
+    }
+    why = rows[other.sequence]["waits_for"]
+    assert (why["kind"], why["model"], why["cost_s"] > 0) == ("swap", "b:latest", True)
+    assert "until" not in why, "no instant of a clock that nobody else has"
+
+
 @in_virtual_time
 async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end():
     house = House("a", "b", resident="a")

@@ -21,7 +21,7 @@ from hearth.dialects.request import Envelope, counted, read_request, seeded, way
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
 from hearth.engines.table import EngineTable
-from hearth.errors import BackendUnreachable, BadRequest, ModelNotFound
+from hearth.errors import BackendUnreachable, BadRequest, ModelNotFound, naming_model
 from hearth.execution.aliases import CheckRequest
 from hearth.gateway import Gateway
 from hearth.types import JSON_BODY, BackendCall, Headers, LoadOptions
@@ -66,7 +66,8 @@ class Inference:
         if envelope.streaming:
             request.answer.of_refusal = refused_stream_headers(route)
         if envelope.kind == "unload" or (envelope.kind == "generate" and envelope.max_tokens == 0):
-            await self._answer_at_once(request, body, route, envelope)
+            with naming_model(envelope.model):
+                await self._answer_at_once(request, body, route, envelope)
             return None
         rewritten = envelope.rewritten
         calls_on = None

@@ -218,6 +218,8 @@ DEFAULT_RETRY_AFTER_S = 5.0
 """Where nobody computed any: a model server that is down is looked at that often."""
 PATH_SHOWN = 200
 """Characters of a path that are logged."""
+MODEL_SHOWN = 100
+"""Characters of a model's name that are logged."""
 
 
 def rendered(request: Request, error: HearthError, extra: Headers = ()) -> ErrorReply:
@@ -271,6 +273,7 @@ class ErrorResponder:
                 path=request.path[:PATH_SHOWN],
                 status=error.status,
                 reason=error.reason,
+                model=error.model[:MODEL_SHOWN],
             )
         )
         if not request.answer.started:

@@ -16,7 +16,7 @@ from hearth.dialects.conversation import (
     conversation_of_user,
 )
 from hearth.dialects.request import Envelope
-from hearth.errors import CallerError, ModelNotFound
+from hearth.errors import CallerError, ModelNotFound, naming_model
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
@@ -50,21 +50,22 @@ async def submit(
     `prompt` come from bodies that have such fields. Raises HearthError: see `Admission.admit`,
     `LLMQueueWorker.submit` and `Cloud.take`.
     """
-    admitted = admission.admit(envelope.model or None, task_type=task_type)
-    item = _item_of(request, admission, admitted, envelope)
-    models = _models_of_alias(gateway, admission, item)
-    if gateway.settings.server.prompt_previews:
-        item.prompt_preview = _preview(envelope.body, prompt)
-    new = Submission(item=item, call=call, digest=envelope.digest, needs=envelope.needs)
-    ticket = None
-    cloud = gateway.cloud
-    if cloud is not None and allow_cloud and cloud.open_to(admission.identity):
-        ticket = await cloud.take(new)
-    if ticket is None and envelope.refusal is not None:
-        raise envelope.refusal
-    if ticket is None and models:
-        new = await _of_alias(gateway, new, models, calls_on, admission.count)
-    ticket = ticket or await _queued(gateway, new, admission.count)
+    with naming_model(envelope.model):
+        admitted = admission.admit(envelope.model or None, task_type=task_type)
+        item = _item_of(request, admission, admitted, envelope)
+        models = _models_of_alias(gateway, admission, item)
+        if gateway.settings.server.prompt_previews:
+            item.prompt_preview = _preview(envelope.body, prompt)
+        new = Submission(item=item, call=call, digest=envelope.digest, needs=envelope.needs)
+        ticket = None
+        cloud = gateway.cloud
+        if cloud is not None and allow_cloud and cloud.open_to(admission.identity):
+            ticket = await cloud.take(new)
+        if ticket is None and envelope.refusal is not None:
+            raise envelope.refusal
+        if ticket is None and models:
+            new = await _of_alias(gateway, new, models, calls_on, admission.count)
+        ticket = ticket or await _queued(gateway, new, admission.count)
     _note_origin(gateway, request, ticket, new.item.model)
     return ticket
 

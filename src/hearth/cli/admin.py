@@ -65,8 +65,13 @@ def cancel(
     REQUEST is a number as `hearth status` shows it (one request), or a request id (all requests
     with that id). Ends with 1 if one was not cancelled.
     """
-    if bool(requests) == (caller is not None):
+    if requests and caller is not None:
         raise click.UsageError("name requests or use --caller, not both")
+    if not requests and caller is None:
+        raise click.UsageError(
+            "name what to cancel: numbers as `hearth status` shows them, request ids, or all of a"
+            " caller with --caller NAME"
+        )
     if caller is not None:
         answer = client.ask(
             "POST",

@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from hearth.cli import CommandFailed, GatewayUnreachable, Unusable
+from hearth.errors import Unauthenticated
 from hearth.types import JsonDict, JsonMapping
 
 Json = JsonMapping
@@ -269,7 +270,12 @@ class GatewayClient:
         refusal = None
         if isinstance(error, str):
             refusal = "\n  ".join((without_controls(error), *texts(answer, "problems")))
-        if response.status in {401, 403}:
+        if response.status == 401:
+            is_told = refusal is not None and refusal != Unauthenticated().message
+            raise CommandFailed(
+                f"{url} {f'refuses: {refusal}' if is_told else self._no_key_text()}"
+            )
+        if response.status == 403:
             why = f" ({refusal})" if refusal else ""
             raise CommandFailed(
                 f"{url} requires an API key with that right: use --key or HEARTH_KEY{why}."
@@ -283,6 +289,17 @@ class GatewayClient:
         if response.status == 503:
             raise NotNow(refusal)
         raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
+
+    def _no_key_text(self) -> str:
+        if self.key is None:
+            return (
+                "requires an API key: use --key or HEARTH_KEY. `hearth admin key new NAME` makes"
+                " one on its machine."
+            )
+        return (
+            "does not know the key of --key or HEARTH_KEY: `hearth admin key list` on its machine"
+            " shows whose it knows. A key is shown only once, when it is made."
+        )
 
     def _object(self, body: bytes) -> JsonDict:
         try:

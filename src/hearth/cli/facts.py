@@ -40,7 +40,6 @@ def facts(answer: Json) -> Table:
 def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     gpu = part(answer, "gpu")
     config = part(answer, "config")
-    day = part(answer, "stats_24h")
     yield "GPU", _residents(gpu)
     yield "", _swaps(gpu)
     yield from _leases(part(answer, "leases"))
@@ -56,11 +55,7 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
         yield "sharing", line
     for line in commands_in_force(part(answer, "orders")):
         yield "command", Text(line, "yellow")
-    completed = (
-        f"{count(day, 'internal_completed')} internal and {count(day, 'external_completed')}"
-        " external completed"
-    )
-    yield "24 hours", f"{completed}, {count(day, 'external_interrupted')} interrupted"
+    yield from _day(part(answer, "stats_24h"))
     for row in parts(part(answer, "latency"), "last_hour"):
         if row.get("model") is None:
             yield "last hour", _latency(row)
@@ -94,6 +89,24 @@ def _failing_targets(alerts: Json) -> Iterator[tuple[Text, Text]]:
         if problem := text(target, "problem"):
             what = f"to {text(target, 'name')}: {text(target, 'state')}: {problem}"
             yield Text("alerts", "bold red"), Text(what, "red")
+
+
+def _day(day: Json) -> Iterator[tuple[str, Text | str]]:
+    """What ended in 24 hours, and what of it went wrong, if anything did."""
+    completed = (
+        f"{count(day, 'internal_completed')} internal and {count(day, 'external_completed')}"
+        " external completed"
+    )
+    yield "24 hours", f"{completed}, {count(day, 'external_interrupted')} interrupted"
+    counts = {
+        "internal failed": count(day, "internal_failed"),
+        "external failed": count(day, "external_failed"),
+        "expired": count(day, "internal_expired") + count(day, "external_expired"),
+        "refused": count(day, "rejected"),
+    }
+    listed = ", ".join(f"{found} {words}" for words, found in counts.items() if found)
+    if listed:
+        yield "", Text(listed, "red")
 
 
 def _leases(leases: Json) -> Iterator[tuple[str, Text]]:

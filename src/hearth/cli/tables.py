@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -19,12 +20,14 @@ _GAP = 2
 
 class Fitting:
     """A table without a frame, and the names of columns that it can do without, the least needed
-    first.
+    first. `in_lines`: where it is too wide without them, all columns of a row are written as lines,
+    in place of broken words in columns that are too narrow.
     """
 
-    def __init__(self, table: Table, *, expendable: Sequence[str]) -> None:
+    def __init__(self, table: Table, *, expendable: Sequence[str], in_lines: bool = False) -> None:
         self._table = table
         self._expendable = expendable
+        self._in_lines = in_lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = self._table.columns
@@ -33,6 +36,9 @@ class Fitting:
                 break
             columns = [column for column in columns if column.header != name]
         fits = _needed(columns) <= options.max_width
+        if self._in_lines and not fits:
+            yield from map(_in_lines, zip(*map(_cells, self._table.columns), strict=True))
+            return
         kept = [
             replace(column.copy(), no_wrap=column.no_wrap or (fits and _is_firm(column)))
             for column in columns
@@ -47,6 +53,26 @@ class Fitting:
         for cells in zip(*(column.cells for column in columns), strict=True):
             fitted.add_row(*cells)
         yield fitted
+
+
+def _cells(column: Column) -> list[tuple[str, Text]]:
+    """Each cell with the heading of its column."""
+    return [
+        (str(column.header), cell if isinstance(cell, Text) else Text(str(cell)))
+        for cell in column.cells
+    ]
+
+
+def _in_lines(row: Sequence[tuple[str, Text]]) -> RenderableType:
+    """The first cell, and below it the others that say something."""
+    (_, first), *others = row
+    said = [
+        Text(heading and f"{heading} ", "dim").append_text(cell)
+        for heading, cell in others
+        if str(cell) not in ("", "-")
+    ]
+    below = Padding(Text(", ").join(said), (0, 0, 0, 2))
+    return Group(first, below) if said else first
 
 
 def _is_firm(column: Column) -> bool:

@@ -30,6 +30,7 @@ from hearth.cli.client import (
 )
 from hearth.cli.facts import active_alerts, facts
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, moment, table_of
+from hearth.cli.waits import waits_for
 from hearth.types import plural
 
 _PIPE_WIDTH = 120
@@ -103,13 +104,28 @@ def _model(empty: str) -> Callable[[Json], str]:
     return cell
 
 
-_STATUS = (
+def _starts(item: Json) -> str:
+    """When it is expected to start; empty of one that runs."""
+    if number(item, "running_s") is not None:
+        return ""
+    about = "~" if flag(item, "estimate_is_rough") else ""
+    bound_s = number(item, "start_bound_s")
+    bound = f" ({duration(bound_s)})" if bound_s else ""
+    return about + duration(number(item, "estimated_start_s")) + bound
+
+
+_RUNNING = (
     TableColumn("", _runs_or_waits, WORDS),
     TableColumn("#", "sequence", NUMBER),
     TableColumn("caller", "caller", WORDS, ""),
     TableColumn("model", _model("any"), WORDS),
     TableColumn("task", _task, WORDS),
     TableColumn("for", _waited_or_ran, NUMBER),
+)
+_WAITING = (
+    TableColumn("place", "position", NUMBER, ""),
+    TableColumn("starts in", _starts, NUMBER),
+    TableColumn("waits for", waits_for, FOLDED),
 )
 
 
@@ -121,10 +137,11 @@ def _status_view(answer: Json) -> RenderableType:
         rows += [{**item, "waits_in": lane} for item in items]
         if (unseen := count(queue, "pending") - len(items)) > 0:
             rows.append({"note": Text(f"... and {unseen} more {lane}", "dim")})
+    fields = (*_RUNNING, *_WAITING) if any("waits_in" in row for row in rows) else _RUNNING
     return Group(
         *_emulator_notice(answer),
         *active_alerts(answer),
-        Fitting(table_of(_STATUS, rows), expendable=("task",)),
+        Fitting(table_of(fields, rows), expendable=("task",), in_lines=True),
         Text(),
         facts(answer),
     )
@@ -332,7 +349,9 @@ def view(kind: ViewName, answer: Json) -> RenderableType:
         rows.sort(key=lambda model: (not flag(model, "resident"), str(model.get("name"))))
         if len({text(model, "engine") for model in rows}) > 1:
             fields = (*fields[:1], TableColumn("engine", "engine"), *fields[1:])
-    return Fitting(table_of(fields, rows), expendable=expendable) if rows else nothing
+    if not rows:
+        return nothing
+    return Fitting(table_of(fields, rows), expendable=expendable, in_lines=True)
 
 
 _CALLERS_SHOWN = 8
@@ -354,15 +373,12 @@ def _runs_or_starts(item: Json) -> str:
     running_s = number(item, "running_s")
     if running_s is not None:
         return duration(running_s)
-    about = "~" if flag(item, "estimate_is_rough") else ""
-    bound_s = number(item, "start_bound_s")
-    bound = f" ({duration(bound_s)})" if bound_s else ""
-    return about + duration(number(item, "estimated_start_s")) + bound
+    return _starts(item)
 
 
 _TOP = (
     TableColumn("", _state_of_item, WORDS),
-    *_STATUS[1:5],
+    *_RUNNING[1:5],
     TableColumn("prompt", lambda item: _whole(item, "prompt_tokens", "-"), NUMBER),
     TableColumn("waited", lambda item: duration(number(item, "waited_s")), NUMBER),
     TableColumn("runs / starts in", _runs_or_starts, NUMBER),

@@ -234,7 +234,8 @@ class ItemLost(ItemEvent, level=WARNING):
 
 class RequestRejected(Event, level=WARNING):
     """Refused before it entered the queue. Fields: `request_id`; `caller`, empty when unknown;
-    `path`; `status`; `reason`: the error's.
+    `path`; `status`; `reason`: the error's; `model`: as its caller wrote it, empty where its body
+    was not read.
     """
 
     request_id: RequestId
@@ -242,6 +243,7 @@ class RequestRejected(Event, level=WARNING):
     path: str
     status: int
     reason: str
+    model: str = ""
 
 
 class SwapStarted(Event):

@@ -120,11 +120,17 @@ def wait(
     wait_s = starts.get(entry.item.sequence)
     if reason["kind"] == "lease":
         return Wait(state="leased", wait_s=wait_s)
-    earlier = 0 if wait_s is None else sum(other_s < wait_s for other_s in starts.values())
-    if reason["kind"] == "load" and not earlier:
+    position = _position(starts, wait_s)
+    if reason["kind"] == "load" and position in (None, 1):
         return Wait(state="loading", wait_s=wait_s, model=str(reason["model"]))
-    position = None if wait_s is None else earlier + 1
     return Wait(state="queued", position=position, wait_s=wait_s)
+
+
+def _position(starts: Mapping[Sequence, float], wait_s: float | None) -> int | None:
+    """1 is expected to start next; None where that is not known."""
+    if wait_s is None:
+        return None
+    return 1 + sum(other_s < wait_s for other_s in starts.values())
 
 
 _BLOCKED: Mapping[str, WaitState] = {"backend_down": "down", "paused": "paused"}
@@ -203,9 +209,26 @@ def _queue(
                 else round(runtime.forecasts.wait_bound_s(entry.item, wait_s, now), 1)
             ),
             "estimate_is_rough": is_rough and wait_s is not None,
+            "position": _position(starts, wait_s),
+            "waits_for": _waits_for(view, entry, now),
         }
         next_items.append(_item(entry, now, wall_s) | estimate)
     return {"pending": view.pending(lane), "next_items": next_items}
+
+
+def _waits_for(view: StatusView, entry: Entry, now: float) -> JsonDict:
+    """Why it has not been started (`scheduling.reasons`), with seconds in place of instants."""
+    reason = view.reason_of(entry, now)
+    since = reason.pop("since", None)
+    until = reason.pop("until", None)
+    cost_s = reason.get("cost_s")
+    if isinstance(cost_s, float):
+        reason["cost_s"] = round(cost_s, 1)
+    if isinstance(since, float):
+        reason["elapsed_s"] = round(now - since, 1)
+    if isinstance(until, float):
+        reason["ends_in_s"] = round(max(0.0, until - now), 1)
+    return reason
 
 
 def _identity(of: QueueItem) -> JsonDict:

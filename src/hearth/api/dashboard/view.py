@@ -103,7 +103,7 @@ class View:
             },
             "refused": {
                 str(number): _fields(each, "request_id", "caller", "path", "status", "reason")
-                | {"at": self._wall(each.at)}
+                | {"model": each.model or None, "at": self._wall(each.at)}
                 for number, each in self._gateway.records.timeline.refused
             },
         }

@@ -12,6 +12,12 @@ export function duration(seconds) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+// What has passed of what was expected; the expectation is left out once it is passed.
+export function ofExpected(passed, expected) {
+  if (!(expected > 0)) return duration(passed);
+  return passed < expected ? `${duration(passed)} of ~${duration(expected)}` : `${duration(passed)}, longer than expected`;
+}
+
 export function whole(seconds) {
   return seconds == null ? "–" : seconds < 99.5 ? `${Math.max(0, Math.round(seconds))} s` : duration(seconds);
 }
@@ -84,7 +90,7 @@ function reason(why, now) {
     case "swap":
       return `swap to ${model} (${duration(why.cost_s)})`;
     case "load":
-      return `${model} to load (${whole(Math.max(0, why.since + why.cost_s - now))} left)`;
+      return why.since + why.cost_s - now < 1 ? `${model} to load` : `${model} to load (${whole(why.since + why.cost_s - now)} left)`;
     case "slot":
       return why.parallel > 1 ? `a slot of ${model} (${why.busy} of ${why.parallel} busy)` : `${model} to be free`;
     case "announced":

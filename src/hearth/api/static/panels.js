@@ -3,7 +3,7 @@
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeClass } from "./colours.js";
 import { summary } from "./charts.js";
-import { clock, count, day, duration, percent, rate, short, startsIn, startsWithin, tokensPerSecond, usd, waitsFor, whole } from "./format.js";
+import { clock, count, day, duration, ofExpected, percent, rate, short, startsIn, startsWithin, tokensPerSecond, usd, waitsFor, whole } from "./format.js";
 import { Caller, CancelButton, Empty, Lane, Meter, Model, Panel } from "./parts.js";
 
 const ROWS_SHOWN = 12;
@@ -101,7 +101,7 @@ function SwapRow({ swap, now }) {
   const what = swap.to ? `${swap.from.length ? `${swap.from.map(short).join(", ")} → ` : ""}${short(swap.to)}` : swap.cutting ? short(swap.cutting) : swap.unloading.map(short).join(", ");
   return html`<div class="run swapping">
     <div class="run-head"><span class="badge swap">${swap.to ? "swap" : swap.cutting ? "load cut" : "unload"}</span><b>${what}</b>
-      <span class="grow muted">${names[swap.why] ?? swap.why}</span><span class="number">${duration(passed)}${swap.cost_s ? ` of ~${duration(swap.cost_s)}` : ""}</span></div>
+      <span class="grow muted">${names[swap.why] ?? swap.why}</span><span class="number" title=${expectedTitle(swap.cost_s)}>${ofExpected(passed, swap.cost_s)}</span></div>
     <${Progress} part=${swap.cost_s ? passed / swap.cost_s : 0} className="swap" label=${`Swap, ${duration(passed)}`} />
   </div>`;
 }
@@ -121,11 +121,15 @@ function Run({ item, now, state, orders, ask, show }) {
       ${item.task_type ? html`<span class="muted">${item.task_type}</span>` : null}
       ${item.interrupts ? html`<span class="badge warn" title="how often an internal request interrupted it">${item.interrupts}× interrupted</span>` : null}
       <span class="grow muted">${phase}</span>
-      <span class="number" title="so far, and what was expected when it started">${duration(passed)} of ~${duration(expected)}</span>
+      <span class="number" title=${expectedTitle(expected)}>${ofExpected(passed, expected)}</span>
       <${CancelButton} item=${item} state=${state} orders=${orders} ask=${ask} />
     </div>
-    <${Progress} part=${expected > 0 ? passed / expected : 0} className=${shadeClass(item.model)} label=${`${duration(passed)} of about ${duration(expected)}`} />
+    <${Progress} part=${expected > 0 ? passed / expected : 0} className=${shadeClass(item.model)} label=${ofExpected(passed, expected)} />
   </li>`;
+}
+
+function expectedTitle(expected) {
+  return expected > 0 ? `so far; ${duration(expected)} were expected when it started` : "so far";
 }
 
 // What is waiting.
@@ -275,9 +279,9 @@ function Refusals({ state, now, matches }) {
   const items = Object.entries(state.refused ?? {}).filter(([, item]) => matches(item)).sort((a, b) => Number(b[0]) - Number(a[0]));
   if (!items.length) return html`<${Empty}>${Object.keys(state.refused ?? {}).length ? "No refused request matches the filter." : "No request was refused since the start."}<//>`;
   return html`<table class="recent"><caption class="hidden">Requests that were refused, latest first, with the reason</caption>
-    <thead><tr><th scope="col">When</th><th scope="col">Caller</th><th scope="col">Request</th><th scope="col">Reason</th><th scope="col" class="number">Status</th></tr></thead>
+    <thead><tr><th scope="col">When</th><th scope="col">Caller</th><th scope="col">Model</th><th scope="col">Request</th><th scope="col">Reason</th><th scope="col" class="number">Status</th></tr></thead>
     <tbody>${items.map(([number, item]) => html`<tr key=${number}><td class="time muted" title=${whole(now - item.at) + " ago"}>${clock(item.at)}</td><td>${item.caller || html`<span class="muted">unknown</span>`}</td>
-      <td><code>${item.path}</code></td><td>${item.reason.replaceAll("_", " ")}</td><td class="number">${item.status}</td></tr>`)}</tbody></table>`;
+      <td>${item.model ? html`<${Model} name=${item.model} />` : html`<span class="muted" title="refused before its body was read">–</span>`}</td><td><code>${item.path}</code></td><td>${item.reason.replaceAll("_", " ")}</td><td class="number">${item.status}</td></tr>`)}</tbody></table>`;
 }
 
 function Endings({ state, now, all, toggle, show, matches }) {

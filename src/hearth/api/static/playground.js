@@ -3,7 +3,7 @@
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { BASE } from "./base.js";
 import { errorText } from "./feed.js";
-import { duration, rate, short } from "./format.js";
+import { duration, ofExpected, rate, short } from "./format.js";
 import { Dialog } from "./help.js";
 
 export class Playground extends Component {
@@ -69,7 +69,7 @@ export class Playground extends Component {
 
   render({ state, now, close }) {
     const { swap } = state.gpu;
-    const waits = this.state.running && !this.state.answer && swap?.to ? ` Loading ${short(swap.to)} for ${duration(now - swap.since)}${swap.cost_s ? ` of about ${duration(swap.cost_s)}` : ""}.` : "";
+    const waits = this.state.running && !this.state.answer && swap?.to ? ` Loading ${short(swap.to)} for ${ofExpected(now - swap.since, swap.cost_s)}.` : "";
     return html`<${Dialog} title="Playground" close=${close} className="playground"><form onSubmit=${this.send}>
       <label>Model <select value=${this.state.model} onChange=${(event) => this.setState({ model: event.target.value })}>
         ${this.models.map((name) => html`<option key=${name} value=${name}>${short(name)}</option>`)}</select></label>
