@@ -20,7 +20,7 @@ from hearth.types import BackendCall, LoadOptions
 from tests.engines.processes.house import SERVER, house, left, odd, some_ports, until_gone
 from tests.engines.processes.odd_server import EXIT_CODE
 from tests.engines.stub_server import read
-from tests.support.patience import in_time, until
+from tests.support.patience import until
 
 A = "a"
 B = "b"
