@@ -36,6 +36,7 @@ from hearth.events import (
     ItemInterrupted,
     ItemQueued,
     ItemResumed,
+    ItemStopped,
     SwapStarted,
 )
 from hearth.gateway import Gateway
@@ -417,6 +418,8 @@ async def test_leaving_frees_the_slot_whether_or_not_it_streams(door, streams: b
     await asyncio.gather(waiting, return_exceptions=True)
     await within_limit(door.as_house())
     assert not await busy(door)
+    (stopped,) = door.events.of(ItemStopped)
+    assert stopped.at <= door.events.of(ItemEnded)[-1].at
 
 
 async def test_nothing_is_swapped_whatever_is_ordered_or_missing(engine_url):

@@ -112,8 +112,11 @@ async def test_a_swap_ends_one_server_and_starts_the_other(door):
     for model in (ONE, TWO, ONE):
         assert await door.ask(model)
         assert await resident(door) == [model]
-    swaps = [(swap.from_models, swap.to_model) for swap in door.events.of(SwapCompleted)]
-    assert swaps == [((), ONE), ((ONE,), TWO), ((TWO,), ONE)]
+    swaps = door.events.of(SwapCompleted)
+    directions = [(swap.from_models, swap.to_model) for swap in swaps]
+    assert directions == [((), ONE), ((ONE,), TWO), ((TWO,), ONE)]
+    assert [swap.unload_s > 0 for swap in swaps] == [False, True, True]
+    assert all(swap.load_s > 0 for swap in swaps)
 
 
 async def test_an_interrupted_answer_goes_on_in_another_process_with_the_same_text(door):
