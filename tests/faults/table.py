@@ -140,7 +140,7 @@ F-65 [faults, queue] active hours begin or end while something runs, is stopped 
 
 # Alerts
 F-66 [alerts] 429, with any advice or none -> the advice is kept, one post at a time, a bounded queue, losses counted
-F-67 [alerts] the webhook is gone -> one post, then none until the configuration is read again
+F-67 [alerts] the webhook is deleted, or the address refuses -> one post, then none until the configuration is read again, or one an hour
 F-68 [alerts] errors, silence, resets -> a bounded number of tries, further and further apart; requests notice nothing
 F-69 [alerts] the name is unknown, or the name server hangs -> looked up beside the threads of requests
 F-70 [alerts] ten thousand events -> a handful of posts that say how many
