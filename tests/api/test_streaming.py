@@ -370,6 +370,65 @@ async def test_an_error_in_a_response_has_the_next_number(house, size, waits_s):
     assert (said[-1]["type"], len(said) >= 4) == ("error", True)
 
 
+WHOLE = {**CHAT, "stream": False}
+ROUTES = ["/api/chat", "/v1/chat/completions", "/v1/messages"]
+padding_house = within(
+    lambda: HttpHouse(
+        scheduling=FINISHING,
+        ollama=OllamaSettings(answer_timeout_s=3600.0, idle_timeout_s=3600.0),
+        keepalive=KeepaliveSettings(whole_answers="whitespace"),
+    )
+)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@padding_house
+async def test_an_answer_that_does_not_stream_begins_with_whitespace(house, path):
+    length = ((b"content-length", b"13"), (b"content-type", b"application/json"))
+    house.service = answering(b'{"done":', b"true}", headers=length, after_s=330.0)
+    got = await house.ask("POST", path, WHOLE)
+    signs = [b" "] * 22  # after 10 s, then every 15 s
+    assert (got.status, got.complete) == (200, True)
+    assert [*got.chunks[:22], b"".join(got.chunks[22:])] == [*signs, b'{"done":true}']
+    assert got.headers["content-type"].startswith("application/json")
+    assert ("content-length" in got.headers, "x-request-id" in got.headers) == (False, True)
+
+
+@padding_house
+async def test_an_answer_that_comes_in_time_has_no_whitespace_and_its_own_status(house):
+    body = b'{"error":"no"}'
+    length = ((b"content-length", b"%d" % len(body)),)
+    house.service = answering(body, status=404, headers=length, after_s=9.0)
+    got = await house.ask("POST", "/api/chat", WHOLE)
+    assert (got.status, got.chunks) == (404, (body,))
+
+
+@padding_house
+async def test_nothing_comes_between_the_parts_of_a_json_text(house):
+    house.service = answering(b'{"done":', 100.0, b"true}", after_s=1.0)
+    got = await house.ask("POST", "/api/chat", WHOLE)
+    assert (got.body.lstrip(b" "), got.complete) == (b'{"done":true}', True)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@padding_house
+async def test_an_error_behind_whitespace_is_the_json_of_the_answer(house, path):
+    body = b'{"error":"out of memory"}'
+    length = ((b"content-length", b"%d" % len(body)),)
+    house.service = answering(body, status=500, headers=length, after_s=12.0)
+    got = await house.ask("POST", path, WHOLE)
+    error = json.loads(got.body)["error"]
+    assert (error if isinstance(error, str) else error["message"]) == "out of memory"
+    assert (got.status, got.body[:1], got.complete) == (200, b" ", True)
+
+
+@patient_house
+async def test_whitespace_comes_only_where_the_owner_wants_it(house):
+    house.service = answering(b'{"done":true}', after_s=330.0)
+    got = await house.ask("POST", "/api/chat", WHOLE)
+    assert got.chunks == (b'{"done":true}',)
+
+
 def a_friend(show: KeepaliveShow | None) -> KeySettings:
     return key_of("friend", "hearth_friend", keepalive_show=show)
 

@@ -499,6 +499,7 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             ["gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"],
         ),
         ("gpu: {nvml: false, yield: {watch: games, game_gb: 8}}", []),
+        ("keepalive: {whole_answers: off}", []),
         ("gpu: {yield: {watch: named, programs: [blender]}}", []),
         (
             "gpu: {yield: {game_gb: 8}}",

@@ -3,7 +3,7 @@ the model when the caller disconnects.
 
 The end of its connection is seen in every phase. A streaming caller to whom nothing was sent for a
 while gets a keepalive in its dialect; from the first one on, errors can only be reported inside the
-stream.
+stream. Where the owner wants it, others get whitespace before their JSON.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 
 from hearth.api.request import Request, rendered
+from hearth.dialects.errors import error_object
 from hearth.dialects.frames import frame_end
-from hearth.dialects.presence import PresenceSignals, stream_headers
+from hearth.dialects.gojson import encode
+from hearth.dialects.presence import PresenceSignals, stream_headers, whole_answer_headers
 from hearth.dialects.routes import Route
 from hearth.dialects.stream import error_text
 from hearth.dialects.waits import WaitTexts
@@ -20,6 +22,9 @@ from hearth.errors import BackendError, HearthError
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
 from hearth.types import EMULATOR_HEADER, Headers
+
+_WHITESPACE = b" "
+"""JSON may begin with it (RFC 8259, 2)."""
 
 
 class Relay:
@@ -50,6 +55,8 @@ class Relay:
         self._streaming = streaming
         self._rewritten = rewritten
         self._names_model = names_model
+        self._pads = not streaming and self._keepalive.whole_answers == "whitespace"
+        """Whitespace may come yet: the answer does not stream, and nothing of it was sent."""
         self._disconnected = False
         self._sending = False
         self._complete = False
@@ -100,12 +107,14 @@ class Relay:
                     raise BackendError(error_text(await reply.body()))
             else:
                 self._has_length = b"content-length" in dict(head.headers)
+                self._pads = False
                 await answer.head(head.status, (*head.headers, *self._headers()))
                 if reply.complete and self._has_length:
                     self._complete = True
                     await answer.end(reply.whole()[1])
                     return
             self._was_sent = True
+            self._pads = False
             self._check_after(self._keepalive.every_s)
             await self._pass_chunks()
         finally:
@@ -184,7 +193,7 @@ class Relay:
     def _check_after(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._streaming:
+        if self._streaming or self._pads:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._check_idle)
 
     def _check_idle(self) -> None:
@@ -199,16 +208,21 @@ class Relay:
     async def _keep_alive(self) -> None:
         """Only between frames: one that has been sent in part must go on with its own bytes.
 
-        Nor while bytes of the answer wait.
+        Nor while bytes of the answer wait, and of one that does not stream before its first byte.
         """
         answer = self._request.answer
         if self._disconnected or self._sending or not self._tail.endswith(self._frame_end):
             return
+        if not self._streaming and not self._pads:
+            return
         if not answer.started:
-            await answer.head(
-                200, (*stream_headers(self._route), *self._expected_mark(), *self._headers())
-            )
-        await answer.chunk(self._presence.signal(self._clock.wall(), self._wait_text()))
+            headers = (whole_answer_headers if self._pads else stream_headers)(self._route)
+            await answer.head(200, (*headers, *self._expected_mark(), *self._headers()))
+        await answer.chunk(
+            _WHITESPACE
+            if self._pads
+            else self._presence.signal(self._clock.wall(), self._wait_text())
+        )
 
     def _wait_text(self) -> str:
         """What there is to say of the wait. Nothing once the answer has begun: within it, thinking
@@ -221,10 +235,10 @@ class Relay:
 
     async def _fail(self, error: HearthError) -> None:
         """Refuse with a status code while there still is one to choose; afterwards in the stream
-        where the dialect has a way.
+        where the dialect has a way, or as the JSON behind whitespace.
 
         Else the body stays unfinished, which closes the connection: with a declared length, or as
-        one JSON document, it has no room.
+        one JSON document that has begun, it has no room.
         """
         answer = self._request.answer
         if self._disconnected:
@@ -232,6 +246,9 @@ class Relay:
         if not answer.started:
             reply = rendered(self._request, error, self._headers()[1:])
             await answer.whole(reply.status, reply.headers, reply.body)
+        elif self._pads:
+            shape = error_object(self._route.dialect, error, self._request.request_id)
+            await answer.end(encode(shape))
         elif self._streaming and not self._has_length:
             lead = b"" if self._tail.endswith(self._frame_end) else self._frame_end
             await self._end_with_error(lead + self._presence.error(error, self._request.request_id))

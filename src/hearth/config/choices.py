@@ -29,6 +29,8 @@ UnreplayableStreams = Literal["finish", "error"]
 """The same for a stream that cannot be replayed."""
 KeepaliveShow = Literal["nothing", "thinking"]
 """What the keep-alive messages of a stream show a person."""
+WholeAnswerSigns = Literal["off", "whitespace"]
+"""What a caller is sent while it waits for an answer that does not stream."""
 
 
 class PolicyName(StrEnum):

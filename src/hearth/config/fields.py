@@ -44,6 +44,15 @@ _SOME_MONDAY_S = 1_704_067_200.0
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?", re.ASCII)
 
 
+OFF_FOR_FALSE = BeforeValidator(lambda value: "off" if value is False else value)
+"""For a choice with `off`, which without quotes is false in YAML."""
+
+
+def schema_or_false(*choices: str) -> WithJsonSchema:
+    """The schema of such a choice."""
+    return WithJsonSchema({"anyOf": [{"type": "string", "enum": [*choices]}, {"const": False}]})
+
+
 class Reload(StrEnum):
     """When a changed value takes effect.
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field
 
 from hearth.config import fields
 from hearth.config.choices import (
@@ -229,12 +229,7 @@ class GpuAlertSettings(Section):
 
 
 _WatchOrFalse = Annotated[
-    YieldWatch,
-    # `off` without quotes is false in YAML
-    BeforeValidator(lambda value: "off" if value is False else value),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string", "enum": [*get_args(YieldWatch)]}, {"const": False}]}
-    ),
+    YieldWatch, fields.OFF_FOR_FALSE, fields.schema_or_false(*get_args(YieldWatch))
 ]
 
 

@@ -13,7 +13,7 @@ from datetime import tzinfo
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -28,6 +28,7 @@ from hearth.config.choices import (
     PolicyName,
     StartedStreams,
     UnreplayableStreams,
+    WholeAnswerSigns,
     Window,
 )
 from hearth.config.engines import EngineSettings
@@ -90,8 +91,13 @@ class OllamaSettings(Section):
     """
 
 
+_SignsOrFalse = Annotated[
+    WholeAnswerSigns, fields.OFF_FOR_FALSE, fields.schema_or_false(*get_args(WholeAnswerSigns))
+]
+
+
 class KeepaliveSettings(Section):
-    """Keep-alive messages for callers that wait for a stream."""
+    """Keep-alive messages for callers that wait for an answer."""
 
     after_s: fields.Timeout = 10.0
     """Seconds of waiting until the first message.
@@ -103,6 +109,11 @@ class KeepaliveSettings(Section):
     show: KeepaliveShow = "nothing"
     """What they show a person: `nothing`, or place and estimated wait as the model's `thinking`
     (docs/http-api.md). A key's `keepalive_show` goes first.
+    """
+    whole_answers: _SignsOrFalse = "off"
+    """For answers that do not stream: `off`, or `whitespace` before their JSON, at the same times,
+    for clients that give up after minutes without a byte. The price: from the first one on, the
+    status is 200, and an error is in the body only (docs/http-api.md).
     """
 
 

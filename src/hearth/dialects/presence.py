@@ -45,6 +45,12 @@ def stream_headers(route: Route) -> Headers:
     return ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 
 
+def whole_answer_headers(route: Route) -> Headers:
+    """The same of an answer that does not stream."""
+    charset = b"; charset=utf-8" if route.is_native else b""
+    return ((b"content-type", b"application/json" + charset),)
+
+
 class PresenceSignals:
     """The signs of life of one stream, and what of the model server's stream fits after them.
 
