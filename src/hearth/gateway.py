@@ -36,6 +36,7 @@ from hearth.jobs.tasks import Tasks
 from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics import PARTS_READ, live_metrics
 from hearth.observability.records import EventRecords
+from hearth.observability.requests import RECALLED_ROWS
 from hearth.ports import Documents, InvocationHistory
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
@@ -209,6 +210,12 @@ class Gateway:
             ]
             self.rate_limiter.rebuild_from_records(records, now, kind)
         await self.records.recall(history, now=now, wall_s=wall_s)
+        swaps = await history.swaps(
+            since_wall_s=wall_s - HOUR_S, until_wall_s=None, limit=RECALLED_ROWS
+        )
+        uses = await history.uses_since(wall_s - HOUR_S)
+        here = (use for use in uses if not self._watch.is_remote(use.model))
+        self.worker.tracker.recall(reversed(swaps), here, now=now, wall_s=wall_s)
 
     async def keep_orders(self) -> None:
         """Return once the orders and leases that are in force are on the disk, so that a restart

@@ -36,9 +36,11 @@ from hearth.types import (
     JsonMapping,
     Lane,
     LoggedSwap,
+    ModelUse,
     Outcome,
     Post,
     PostAnswer,
+    ProcessRun,
     QueueLook,
 )
 
@@ -498,6 +500,12 @@ class InvocationHistory(Protocol):
         """What became of the items that ended at or after `wall_s`, minute by minute, oldest
         first.
         """
+
+    async def uses_since(self, wall_s: float) -> tuple[ModelUse, ...]:
+        """What the models of model servers did that ended at or after `wall_s`, oldest first."""
+
+    async def runs_since(self, wall_s: float) -> tuple[ProcessRun, ...]:
+        """The earlier processes that ran at or after `wall_s`, oldest first."""
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float, Counted], ...]:
         """Caller, instant (`accepted_wall_s`) and kind of what the rate limits count of external

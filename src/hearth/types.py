@@ -643,6 +643,26 @@ class EndedCount:
     interruptions: int
 
 
+@frozen
+class ModelUse:
+    """Items of one model that ended within one minute, the last at `ended_wall_s`, and the seconds
+    that they ran.
+    """
+
+    model: str
+    items: int
+    backend_s: float
+    ended_wall_s: float
+
+
+@frozen
+class ProcessRun:
+    """From when to when an earlier process ran, as far as is known."""
+
+    started_wall_s: float
+    seen_wall_s: float
+
+
 PREVIEW_CHARS = 80
 
 

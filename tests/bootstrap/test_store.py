@@ -127,6 +127,24 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(sett
     assert third.events.of(InternalFault) == []
 
 
+async def test_the_hour_of_swaps_waits_and_overhead_goes_on_after_a_restart(settings):
+    async with live(settings) as first:
+        assert (await first.chat()).status == 200
+        before = (await first.get("/llm/queue/status"))["gpu"]
+    names = ("swaps_this_hour", "executions_1h", "last_swap_ms", "swap_overhead_pct_1h")
+    async with live(settings) as second:
+        after = (await second.get("/llm/queue/status"))["gpu"]
+        assert before["swaps_this_hour"] == 1
+        assert [after[name] for name in names] == pytest.approx(
+            [before[name] for name in names], rel=0.05
+        )
+        timeline = second.gateway.records.timeline
+        now = second.gateway.clock.monotonic()
+        assert max(step.external for step in timeline.depths(now)) == 1
+        (unknown, stopped) = timeline.gaps(now)
+        assert unknown[1] < stopped[0] < stopped[1] <= now
+
+
 async def test_embedding_calls_are_counted_apart_after_a_restart(settings):
     several = [{"model": EMBEDDER, "input": text} for text in "abcdefg"]
     async with live(limited(settings, 100)) as first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from hearth.alerts.rules import Breach
 from hearth.config.settings import AlertType, GpuAlertSettings
 from hearth.execution.gpu_tracker import CardUse, GpuTracker
-from hearth.types import GpuReading
+from hearth.types import GpuReading, LoggedSwap, ModelUse
 from tests.support.cases import for_each
 from tests.support.fields import Fields
 
@@ -342,3 +343,30 @@ def test_new_settings_apply_at_once_and_keep_the_history():
         LATENCY,
         OVERHEAD,
     ]
+
+
+def test_the_hour_of_an_earlier_process_counts_as_its_own():
+    tracker = GpuTracker("", GpuAlertSettings())
+    done = LoggedSwap(
+        ended_wall_s=1000.0,
+        from_models=(),
+        to_model="a",
+        swap_s=30.0,
+        vram_mib=None,
+        offloaded=None,
+        failed=False,
+        reason="",
+    )
+    cut = replace(done, ended_wall_s=1100.0, swap_s=10.0, failed=True, reason="cut")
+    failed = replace(cut, ended_wall_s=1200.0, reason="swap_failed")
+    stayed = replace(failed, to_model="")
+    uses = [
+        ModelUse(model="a", items=3, backend_s=40.0, ended_wall_s=1050.0),
+        ModelUse(model="b", items=1, backend_s=20.0, ended_wall_s=9000.0),  # a clock was set back
+    ]
+    tracker.recall([done, cut, failed, stayed], uses, now=500.0, wall_s=1300.0)
+    gpu = tracker.get_metrics(500.0)
+    assert (gpu["swaps_this_hour"], gpu["swap_failures_1h"], gpu["executions_1h"]) == (2, 1, 4)
+    assert (gpu["swap_overhead_pct_1h"], gpu["last_swap_ms"]) == (40.0, 10_000.0)
+    assert (gpu["loaded_model"], gpu["current_swap"]) == (None, None)
+    assert tracker.get_metrics(500.0 - 300.0 + 3600.0)["swaps_this_hour"] == 1

@@ -16,6 +16,7 @@ from hearth.types import (
     Invocation,
     Lane,
     LoggedSwap,
+    ModelUse,
     Outcome,
 )
 from tests.storage.house import ended, swap_failed, swapped
@@ -252,3 +253,17 @@ async def test_percentiles_are_interpolated_within_a_range(ports):
     for caller, (_, p50, p95) in waits.items():
         total = (await ports.history.used(**DAY, caller=caller))["total"]
         assert (total["wait_p50_s"], total["wait_p95_s"]) == (p50, p95)
+
+
+async def test_what_models_did_is_by_minute_without_what_claude_did(ports):
+    ports.log.emit(ended(1, at=941.0, model="a", backend_s=2.0))
+    ports.log.emit(ended(2, at=942.0, model="a", backend_s=3.0))
+    ports.log.emit(ended(3, at=1000.0, model="a", backend_s=4.0))
+    ports.log.emit(ended(4, at=1000.0, model="b", backend_s=None))
+    ports.log.emit(ended(5, at=1000.0, model="c", backend_s=9.0, cost_usd=0.1))
+    await ports.written()
+    assert await ports.history.uses_since(WALL - 60.0) == (
+        ModelUse(model="a", items=2, backend_s=5.0, ended_wall_s=WALL - 58.0),
+        ModelUse(model="a", items=1, backend_s=4.0, ended_wall_s=WALL),
+    )
+    assert await ports.history.runs_since(0.0) == (), "there was no earlier process"

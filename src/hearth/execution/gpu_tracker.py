@@ -8,11 +8,21 @@ thread-safe.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from hearth.alerts.rules import Breach
 from hearth.config.settings import AlertType, GpuAlertSettings
 from hearth.execution.tasks import ChangeCounter
-from hearth.types import HOUR_S, GpuProcess, GpuReading, JsonDict, ResidentModel, frozen
+from hearth.types import (
+    HOUR_S,
+    GpuProcess,
+    GpuReading,
+    JsonDict,
+    LoggedSwap,
+    ModelUse,
+    ResidentModel,
+    frozen,
+)
 
 BUSY_ENOUGH_S = 600.0
 """Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a
@@ -30,9 +40,8 @@ class _History:
         self._spans: deque[tuple[float, float, int]] = deque()
         self.last: tuple[float, float] | None = None  # length and end of the latest
 
-    def add(self, started_at: float, ended_at: float) -> None:
+    def add(self, started_at: float, ended_at: float, count: int = 1) -> None:
         spans = self._spans
-        count = 1
         self.last = ended_at - started_at, ended_at
         while spans and spans[0][1] <= ended_at - HOUR_S:
             spans.popleft()
@@ -40,7 +49,7 @@ class _History:
             first_at, last_at, before = spans.pop()
             started_at = first_at - (ended_at - started_at)
             ended_at = last_at
-            count = before + 1
+            count += before
         spans.append((started_at, ended_at, count))
 
     def ended_since(self, since: float) -> int:
@@ -106,6 +115,27 @@ class GpuTracker:
         self._executions = _History()
         self._offloaded: frozenset[str] = frozenset()
         self._drifts = 0
+
+    def recall(
+        self,
+        swaps: Iterable[LoggedSwap],
+        uses: Iterable[ModelUse],
+        *,
+        now: float,
+        wall_s: float,
+    ) -> None:
+        """Begin with what earlier processes saw in the last hour, both oldest first; `now` is
+        `wall_s` by the calendar, and what ended later ended now.
+        """
+        for swap in swaps:
+            if swap.to_model:  # not a model that did not leave
+                ended_at = now - max(0.0, wall_s - swap.ended_wall_s)
+                is_failure = swap.failed and swap.reason != "cut"
+                history = self._failures if is_failure else self._swaps
+                history.add(ended_at - swap.swap_s, ended_at)
+        for use in uses:
+            ended_at = now - max(0.0, wall_s - use.ended_wall_s)
+            self._executions.add(ended_at - use.backend_s, ended_at, use.items)
 
     @property
     def loaded_model(self) -> str | None:

@@ -5,14 +5,22 @@ metrics.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import replace
 
 from hearth.events import ItemEnded, ItemInterrupted, RequestRejected
 from hearth.events.handling import HandlingSink
 from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics import Metrics
-from hearth.observability.requests import RECALLED_ROWS, SPAN_S, RequestTracker, Timeline
+from hearth.observability.requests import (
+    ENDED_KEPT,
+    RECALLED_ROWS,
+    SPAN_S,
+    RequestTracker,
+    Timeline,
+)
 from hearth.ports import InvocationHistory
-from hearth.types import DAY_S, EndedCount, Lane, Outcome
+from hearth.types import DAY_S, EndedCount, Lane, Outcome, ProcessRun
 
 BUCKET_S = 60.0
 _KEYS = (
@@ -90,9 +98,22 @@ class EventRecords:
         """
         for count in await history.counts_since(wall_s - DAY_S):
             self.stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
-        swaps = await history.swaps(
-            since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS
-        )
-        items = await history.find(limit=RECALLED_ROWS)
-        self.timeline.recall(swaps, items, now=now, wall_s=wall_s)
+        since = wall_s - SPAN_S
+        swaps = await history.swaps(since_wall_s=since, until_wall_s=None, limit=RECALLED_ROWS)
+        items = await history.find(since_wall_s=since, limit=RECALLED_ROWS)
+        runs = await history.runs_since(since)
+        if len(items) == RECALLED_ROWS:
+            runs = _since(items[-1].ended_wall_s, runs)
+        if len(items) < ENDED_KEPT:
+            items = await history.find(limit=ENDED_KEPT)
+        self.timeline.recall(swaps, items, runs, now=now, wall_s=wall_s)
         self.requests.recall(items, now=now, wall_s=wall_s)
+
+
+def _since(wall_s: float, runs: Iterable[ProcessRun]) -> tuple[ProcessRun, ...]:
+    """Of these the part after an instant: of what was before, not all was read."""
+    return tuple(
+        replace(run, started_wall_s=max(wall_s, run.started_wall_s))
+        for run in runs
+        if run.seen_wall_s >= wall_s
+    )

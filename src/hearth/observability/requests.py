@@ -46,7 +46,16 @@ from hearth.events import (
 from hearth.events.handling import HandlingSink
 from hearth.observability.families import ANY_MODEL, MODELS, LabelCap
 from hearth.ports import EventSink
-from hearth.types import Invocation, JsonDict, Lane, LoggedSwap, Sequence, entity, frozen
+from hearth.types import (
+    Invocation,
+    JsonDict,
+    Lane,
+    LoggedSwap,
+    ProcessRun,
+    Sequence,
+    entity,
+    frozen,
+)
 
 TTL_S = 60.0
 LOOK_EVERY_S = 10.0
@@ -66,8 +75,8 @@ SPANS_KEPT = 4000
 MARKS_KEPT = 500
 ENDED_KEPT = 40
 REFUSED_KEPT = 50
-RECALLED_ROWS = 500
-"""So many swaps and items of the log are worth reading to begin with."""
+RECALLED_ROWS = 4000
+"""So many swaps and items of the last hour are read to begin with; as many as spans are kept."""
 
 PhaseSeconds: TypeAlias = tuple[float | None, ...]
 """By phase, in the order of `PHASES`; None where a request never came so far."""
@@ -407,6 +416,7 @@ class Timeline(HandlingSink):
         self.ended: deque[tuple[int, ItemEnded]] = deque(maxlen=ENDED_KEPT)
         self.refused: deque[tuple[int, RequestRejected]] = deque(maxlen=REFUSED_KEPT)
         self._depths: deque[DepthStep] = deque(maxlen=int(SPAN_S / DEPTH_STEP_S) + 1)
+        self._gaps: tuple[tuple[float, float], ...] = ()
         self._waiting: Counter[Lane] = Counter()
         self._at_work: Counter[str] = Counter()
         self._handlers = {
@@ -436,6 +446,10 @@ class Timeline(HandlingSink):
         """
         return [depth for depth in self._depths if (depth.step + 1) * DEPTH_STEP_S > now - SPAN_S]
 
+    def gaps(self, now: float) -> list[tuple[float, float]]:
+        """From when to when, within the last hour, nothing is known of what happened."""
+        return [gap for gap in self._gaps if gap[1] > now - SPAN_S]
+
     def settle(self, residents: Mapping[str, float], now: float) -> None:
         """Bring memory in line with what is there: `residents` are loaded models and since when.
 
@@ -448,10 +462,17 @@ class Timeline(HandlingSink):
                 self._end(model, kind, now)
 
     def recall(
-        self, swaps: Iterable[LoggedSwap], items: Iterable[Invocation], *, now: float, wall_s: float
+        self,
+        swaps: Iterable[LoggedSwap],
+        items: Iterable[Invocation],
+        runs: Iterable[ProcessRun],
+        *,
+        now: float,
+        wall_s: float,
     ) -> None:
-        """Begin with what an earlier process has seen, both latest first; for a timeline that has
-        heard of nothing yet. What ended after `wall_s`, which is `now` by the calendar, ended now.
+        """Begin with what earlier processes have seen, the latest first, of which nothing else is
+        known than of the time when they ran (`runs`, oldest first); for a timeline that has heard
+        of nothing yet. What ended after `wall_s`, which is `now` by the calendar, ended now.
         """
 
         def at_of(ended_wall_s: float) -> float:
@@ -473,10 +494,27 @@ class Timeline(HandlingSink):
             until = max(ended_at, (last and last.ended_at) or ended_at)
             self._begin(model, kind, began_at)
             self._end(model, kind, until)
+        self._recall_depths(known, at_of)
+        self._gaps = _between(
+            [(at_of(run.started_wall_s), at_of(run.seen_wall_s)) for run in runs], now
+        )
         shared = ItemEnded.__dataclass_fields__.keys() & Invocation.__dataclass_fields__.keys()
         for item in reversed(known[:ENDED_KEPT]):
             fields = {name: getattr(item, name) for name in shared}
             self._on_ended(ItemEnded(at=at_of(item.ended_wall_s), **fields))
+
+    def _recall_depths(self, items: Iterable[Invocation], at_of: Callable[[float], float]) -> None:
+        """One that was interrupted counts as waiting until it went on for the last time: when it
+        ran before is not logged.
+        """
+        changes: list[tuple[float, int, Lane]] = []
+        for item in items:
+            arrived_at = at_of(item.ended_wall_s) - item.total_s
+            waited_s = item.total_s if item.backend_s is None else item.queue_s
+            changes.append((arrived_at, 1, item.lane))
+            changes.append((arrived_at + waited_s, -1, item.lane))
+        for at, change, lane in sorted(changes):
+            self.waits(lane, change, at)
 
     def waits(self, lane: Lane, change: int, at: float) -> None:
         """One more item waits in a lane (1), or one less (-1)."""
@@ -554,6 +592,17 @@ class Timeline(HandlingSink):
         span = self._open.pop((model, kind), None)
         if span is not None:
             span.ended_at = max(at, span.began_at)
+
+
+def _between(runs: Iterable[tuple[float, float]], now: float) -> tuple[tuple[float, float], ...]:
+    """What of the hour before `now` none of these covers, which begin one after the other."""
+    gaps: list[tuple[float, float]] = []
+    covered_until = now - SPAN_S
+    for began_at, ended_at in (*runs, (now, now)):
+        if began_at > covered_until:
+            gaps.append((covered_until, began_at))
+        covered_until = max(covered_until, ended_at)
+    return tuple(gaps)
 
 
 def _kind_of(swap: LoggedSwap) -> SpanKind:

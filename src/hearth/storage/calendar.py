@@ -94,7 +94,13 @@ class Calendar:
             self._stamp(self._clock.wall())
 
     async def run(self, events: EventSink) -> None:
-        """Look again and again until cancelled."""
-        while True:
-            self.look(events)
-            await asyncio.sleep(LOOK_INTERVAL_S)
+        """Look again and again until cancelled; a time that is believed is kept once more then, as
+        that until which this process has run.
+        """
+        try:
+            while True:
+                self.look(events)
+                await asyncio.sleep(LOOK_INTERVAL_S)
+        finally:
+            if abs(self.ahead_s()) <= self._jump_s:
+                self._stamp(self._clock.wall())

@@ -28,7 +28,9 @@ from hearth.types import (
     JsonMapping,
     Lane,
     LoggedSwap,
+    ModelUse,
     Outcome,
+    ProcessRun,
 )
 
 NOTE_INTERVAL_S = 1.0
@@ -63,6 +65,35 @@ _COUNT = """
     WHERE ended_wall_s >= ?
     GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome
     ORDER BY first_wall_s
+"""
+_USES = """
+    SELECT model, COUNT(*) AS items, SUM(backend_s) AS backend_s, MAX(ended_wall_s) AS ended_wall_s
+    FROM invocation_log
+    WHERE ended_wall_s >= ? AND model IS NOT NULL AND backend_s IS NOT NULL AND cost_usd IS NULL
+    GROUP BY CAST(ended_wall_s / 60 AS INTEGER), model
+    ORDER BY ended_wall_s
+"""
+_RUNS = """
+    WITH last_rows AS (
+      SELECT epoch, MAX(ended_wall_s) AS at_wall_s FROM (
+        SELECT epoch, ended_wall_s FROM invocation_log WHERE ended_wall_s >= :since
+        UNION ALL
+        SELECT epoch, ended_wall_s FROM swaps WHERE ended_wall_s >= :since
+      )
+      GROUP BY epoch
+    ),
+    runs AS (
+      SELECT
+        p.epoch,
+        p.started_wall_s,
+        MAX(p.started_wall_s, COALESCE(p.seen_wall_s, 0), COALESCE(r.at_wall_s, 0)) AS seen_wall_s
+      FROM process AS p LEFT JOIN last_rows AS r ON r.epoch = p.epoch
+      WHERE p.epoch < :epoch
+    )
+    SELECT started_wall_s, seen_wall_s FROM runs WHERE seen_wall_s >= :since ORDER BY epoch
+"""
+"""Until when a process ran: it notes that every hour and at its end; one that was killed ran until
+its last row at least.
 """
 _NOTE = """
     INSERT INTO admissions (epoch, sequence, request_id, caller, accepted_wall_s, counted)
@@ -241,6 +272,13 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         return await self._select(partial(record, EndedCount, _TYPES), _COUNT, (wall_s,))
+
+    async def uses_since(self, wall_s: float) -> tuple[ModelUse, ...]:
+        return await self._select(partial(record, ModelUse, _TYPES), _USES, (wall_s,))
+
+    async def runs_since(self, wall_s: float) -> tuple[ProcessRun, ...]:
+        asked = {"since": wall_s, "epoch": self.epoch}
+        return await self._select(partial(record, ProcessRun, _TYPES), _RUNS, asked)
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float, Counted], ...]:
         asked = {"since": wall_s, "lane": Lane.EXTERNAL}

@@ -11,7 +11,15 @@ import pytest
 from hearth import events
 from hearth.events import Event
 from hearth.observability.requests import ENDED_KEPT, JOIN_S, SPAN_S, RequestTracker, Timeline
-from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
+from hearth.types import (
+    Invocation,
+    Lane,
+    LoggedSwap,
+    Outcome,
+    ProcessRun,
+    RequestId,
+    Sequence,
+)
 from tests.observability.samples import sample
 from tests.support.fields import Fields
 
@@ -214,7 +222,37 @@ def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log(
     swaps, invocations, wall_s, spans
 ):
     timeline = Timeline()
-    timeline.recall(swaps, invocations, now=120.0, wall_s=wall_s)
+    timeline.recall(swaps, invocations, (), now=120.0, wall_s=wall_s)
     assert shown(timeline, 120.0) == spans
     assert [each.request_id for _, each in timeline.ended] == ["req_7"] * len(invocations)
     assert wall_s > 0 or [each.at for _, each in timeline.ended] == [120.0]
+
+
+def test_waits_of_an_earlier_process_are_recalled_step_by_step():
+    waited = replace(INVOCATION, ended_wall_s=1055.0, total_s=45.0, queue_s=25.0)  # from 1010
+    gave_up = replace(waited, total_s=40.0, backend_s=None, lane=Lane.INTERNAL)  # 1015 to 1055
+    timeline = Timeline()
+    timeline.recall([], [gave_up, waited], (), now=120.0, wall_s=1070.0)
+    depths = [
+        (each.step, each.external, each.external_last, each.internal, each.internal_last)
+        for each in timeline.depths(120.0)
+    ]
+    assert depths == [(6, 1, 1, 1, 1), (8, 0, 0, 1, 1), (10, 0, 0, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "gaps"),
+    [
+        ([], [(-3480.0, 120.0)]),
+        ([(1000.0, 1010.0)], [(-3480.0, 100.0), (110.0, 120.0)]),
+        ([(0.0, 1005.0), (1008.0, 1020.0)], [(-3480.0, -900.0), (105.0, 108.0)]),
+        ([(-9000.0, 1005.0), (1004.0, 1018.0)], [(118.0, 120.0)]),
+        ([(1000.0, 9000.0)], [(-3480.0, 100.0)]),  # the calendar was set back
+    ],
+)
+def test_where_no_process_ran_the_hour_has_a_gap(runs, gaps):
+    known = [ProcessRun(started_wall_s=began, seen_wall_s=seen) for began, seen in runs]
+    timeline = Timeline()
+    timeline.recall([], [], known, now=120.0, wall_s=1020.0)
+    assert timeline.gaps(120.0) == gaps
+    assert timeline.gaps(120.0 + SPAN_S) == []

@@ -294,7 +294,8 @@ class View:
             str(number): [self._wall(mark.at), mark.model or "", mark.caller]
             for number, mark in timeline.interruptions(now)
         }
-        return {"spans": spans, "marks": marks, "depths": depths}
+        gaps = [[self._wall(began), self._wall(ended)] for began, ended in timeline.gaps(now)]
+        return {"spans": spans, "marks": marks, "depths": depths, "gaps": gaps}
 
     def _ended(self, item: ItemEnded) -> JsonDict:
         durations = {

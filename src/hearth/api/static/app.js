@@ -125,7 +125,7 @@ class App extends Component {
     const note = `busy ${duration(told.busy)} · ${told.swaps} ${told.swaps === 1 ? "load" : "loads"} in ${duration(told.swapping)}`
       + `${told.cut ? ` · ${told.cut} cut` : ""}${told.failed ? ` · ${told.failed} failed` : ""}${told.interruptions ? ` · ${told.interruptions} interrupted` : ""}`;
     const tools = html`<span class="legend" aria-hidden="true"><span><i class="key busy"></i>busy</span><span><i class="key idle"></i>idle</span>
-      <span><i class="key swap"></i>loading</span>
+      <span><i class="key swap"></i>loading</span>${(state.timeline.gaps ?? []).some((gap) => gap[1] > now - span) ? html`<span><i class="key gap"></i>not recorded</span>` : null}
       <span><i class="key mark"></i>interrupted</span><span><i class="key external"></i>external waiting</span><span><i class="key internal"></i>internal waiting</span></span>
       ${this.state.wall ? null : html`<span class="segmented" role="group" aria-label="Time shown">${SPANS.map(([seconds, text]) => html`<button key=${seconds}
         aria-pressed=${String(span === seconds)} onClick=${() => this.setState({ span: seconds })}>${text}</button>`)}</span>`}`;

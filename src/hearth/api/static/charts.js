@@ -82,7 +82,21 @@ function depthSeries(timeline, from, now) {
   times.push(Math.max(now, times.at(-1)));
   internal.push(last[0]);
   total.push(last[1]);
-  return [times, total, internal];
+  return withGaps([times, total, internal], timeline.gaps ?? [], from);
+}
+
+// Nothing is drawn where nothing is known: before a start, and between two.
+function withGaps(series, gaps, from) {
+  for (const [began, ended] of gaps) {
+    if (ended <= from) continue;
+    const times = series[0];
+    const first = times.findIndex((at) => at >= began);
+    const next = times.findIndex((at) => at >= ended);
+    const [at, until] = [first < 0 ? times.length : first, next < 0 ? times.length : next];
+    const start = Math.max(began, from);
+    series = series.map((values, index) => [...values.slice(0, at), ...(index ? [null, 0] : [start, Math.max(ended, start)]), ...values.slice(until)]);
+  }
+  return series;
 }
 
 export class Charts extends Component {
@@ -150,7 +164,7 @@ export class Charts extends Component {
     this.drawnAt = now;
     const from = now - span;
     const before = this.model?.lanes.length;
-    this.model = { lanes: lanesOf(state.timeline, state.residents, from), marks: Object.values(state.timeline.marks), from, now };
+    this.model = { lanes: lanesOf(state.timeline, state.residents, from), marks: Object.values(state.timeline.marks), gaps: (state.timeline.gaps ?? []).filter((gap) => gap[1] > from), from, now };
     this.depths = depthSeries(state.timeline, from, now);
     if (this.lanes && before !== this.model.lanes.length) this.destroy();
     if (!this.lanes) this.build();
@@ -260,6 +274,7 @@ export class Charts extends Component {
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
+    for (const gap of this.model.gaps) this.drawGap(plot, gap, ratio);
     this.model.lanes.forEach(([model, spans], index) => {
       const top = plot.valToPos(rows - index, "y", true);
       const height = plot.valToPos(rows - index - 1, "y", true) - top;
@@ -271,6 +286,13 @@ export class Charts extends Component {
       for (const mark of this.model.marks) if (mark[1] === model) this.drawMark(plot, mark, top, height, ratio);
     });
     ctx.restore();
+  }
+
+  drawGap(plot, [began, ended], ratio) {
+    const { ctx, bbox } = plot;
+    const x = plot.valToPos(Math.max(began, this.model.from), "x", true);
+    ctx.fillStyle = hatch(ctx, themeColour("--line"), ratio);
+    ctx.fillRect(x, bbox.top, Math.max(ratio, plot.valToPos(ended, "x", true) - x), bbox.height);
   }
 
   drawSpan(plot, [, kind, began, ended], top, height, shade, ratio) {
@@ -310,6 +332,10 @@ export class Charts extends Component {
       return;
     }
     const at = plot.posToVal(left, "x");
+    if (this.model.gaps.some(([began, ended]) => began <= at && at < ended)) {
+      this.readout.textContent = `${clock(at)}  Hearth was not running, or nothing was recorded.`;
+      return;
+    }
     const parts = this.model.lanes.map(([model, spans]) => atMoment(model, spans, at, this.model.now)).filter(Boolean);
     const mark = this.model.marks.find((one) => Math.abs(one[0] - at) < (this.model.now - this.model.from) / 250);
     if (mark) parts.unshift(`${mark[2]} was interrupted`);
