@@ -15,7 +15,10 @@ from typing import Literal, Self, TypeAlias
 
 
 class HearthError(Exception):
-    """Something went wrong in Hearth."""
+    """Something went wrong in Hearth.
+
+    `remedy`: the setting by which the owner can change it, of which other callers learn nothing.
+    """
 
     status: int = 500
     retryable: bool = False
@@ -27,10 +30,25 @@ class HearthError(Exception):
         if "reason" not in vars(cls):
             cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
-    def __init__(self, message: str | None = None, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        retry_after_s: float | None = None,
+        remedy: str = "",
+    ) -> None:
         self.message = message or " ".join((self.__doc__ or "").split("\n\n")[0].split())
         self.retry_after_s = retry_after_s
+        self.remedy = remedy
         super().__init__(self.message)
+
+    def for_owner(self) -> Self:
+        """The same with its remedy in the message."""
+        if not self.remedy:
+            return self
+        same = self.again()
+        same.message = f"{self.message} ({self.remedy})"
+        return same
 
     def again(self) -> Self:
         """The same error, not raised yet: raised twice, it would mix tracebacks, and kept by what
@@ -118,7 +136,7 @@ class ModelNotFound(NotFound):
 
 
 class BodyTooLarge(CallerError):
-    """The request body is larger than `server.max_body_mib` allows."""
+    """The request body is too large."""
 
     status = 413
 
@@ -289,9 +307,7 @@ class StreamDiverged(BackendError):
 
 
 class SwapTimedOut(LoadError):
-    """The model's load showed no progress for `gpu.swap_timeout_s`, or went on for ten times
-    that.
-    """
+    """The model did not load in time."""
 
     reason = "swap_timeout"
 
@@ -323,7 +339,7 @@ class QueueFull(CapacityError):
 
 
 class WaitExpired(CapacityError):
-    """The request waited longer than `queue.max_wait_s`."""
+    """The request waited longer than any may wait here. Try again later."""
 
 
 class ServerChanged(CapacityError):
@@ -347,7 +363,7 @@ class TooManyConnections(CapacityError):
 
 
 class NoRoomForBodies(CapacityError):
-    """The bodies of open requests have reached `server.max_bodies_mib`. Try again when some have
+    """The bodies of open requests take all the memory there is for them. Try again when some have
     ended.
     """
 

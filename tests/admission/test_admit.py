@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,10 +13,19 @@ from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import BodyRoom, RateLimiter
 from hearth.config.settings import CallerLimits, GatewayConfig, RateLimitSettings, Settings
 from hearth.engines.ollama.traits import OllamaTraits
-from hearth.errors import BadRequest, Draining, Forbidden, NoRoomForBodies, QueueFull, RateLimited
+from hearth.errors import (
+    BadRequest,
+    CallerGone,
+    Draining,
+    Forbidden,
+    NoRoomForBodies,
+    QueueFull,
+    RateLimited,
+)
 from hearth.queue.admission import QueueAdmission
 from hearth.types import Lane, Priority
 from tests.support.stopped_clock import StoppedClock
+from tests.support.virtual_time import LoopClock, in_virtual_time, loop_s
 
 ALIASES = {"coder": ("big:1b", "small:1b")}
 CONFIG = GatewayConfig(
@@ -64,8 +74,8 @@ class Queue(QueueAdmission):
 class Hall:
     """What requests are admitted by."""
 
-    def __init__(self, **limits: int | None) -> None:
-        self.clock = StoppedClock(monotonic_s=100.0)
+    def __init__(self, clock: Any = None, **limits: Any) -> None:
+        self.clock = clock or StoppedClock(monotonic_s=100.0)
         self.queue = Queue()
         self.claude_serves = False
         self.limiter = RateLimiter(RateLimitSettings(default=CallerLimits(**limits)))
@@ -171,9 +181,10 @@ def test_an_external_caller_has_a_rate_and_a_forbidden_model_costs_nothing(
             admission.admit("m", task_type=task_type)
         assert refused.value.retry_after_s == (pytest.approx(50.0) if admitted else 3600.0)
         assert (
-            f"may make {admitted} requests in any minute (rate_limits.default.requests_per_minute)"
-            in refused.value.message
-        )
+            f"may make {admitted} requests in any minute, and has reached that limit; try again in"
+            f" {'50 s' if admitted else '60 min'}"
+        ) in refused.value.message
+        assert refused.value.remedy == "rate_limits.default.requests_per_minute"
 
 
 def test_what_is_asked_before_the_body_counts_nothing():
@@ -184,6 +195,57 @@ def test_what_is_asked_before_the_body_counts_nothing():
     admission.admit("m")
     with pytest.raises(RateLimited):
         admission.check_ahead()
+
+
+@pytest.mark.parametrize("wants_to_wait", [True, False])
+@in_virtual_time
+async def test_requests_over_a_limit_wait_one_after_the_other_where_the_owner_wants_it(
+    wants_to_wait,
+):
+    hall = Hall(
+        requests_per_minute=2, when_exceeded="wait" if wants_to_wait else None, clock=LoopClock()
+    )
+    came = list[tuple[int, float]]()
+
+    async def ask(number: int) -> None:
+        admission = hall.admission(EXTERNAL)
+        try:
+            await admission.wait_for_turn(asyncio.get_running_loop().create_future())
+            admission.check_ahead()
+            await asyncio.sleep(1)  # its body comes
+            admission.admit("m")
+            came.append((number, loop_s()))
+        except RateLimited:
+            came.append((-number, loop_s()))
+        finally:
+            admission.end_turn()
+
+    await asyncio.gather(*map(ask, range(1, 6)))
+    if wants_to_wait:
+        assert came == [(1, 1.0), (2, 2.0), (3, 62.0), (4, 63.0), (5, 123.0)]
+    else:
+        assert sum(number > 0 for number, _ in came) == 2
+
+
+@in_virtual_time
+async def test_who_waits_for_a_limit_may_disconnect_and_is_refused_where_it_takes_too_long():
+    hall = Hall(
+        requests_per_minute=100, requests_per_hour=1, when_exceeded="wait", clock=LoopClock()
+    )
+    gone = asyncio.get_running_loop().create_future()
+    hall.admission(EXTERNAL).admit("m")
+    late = hall.admission(EXTERNAL)
+    await late.wait_for_turn(gone)
+    with pytest.raises(RateLimited, match="try again in 60 min"):
+        late.check_ahead()
+    behind = hall.admission(EXTERNAL)
+    gone.set_result(None)
+    with pytest.raises(CallerGone):
+        await behind.wait_for_turn(gone)
+    behind.end_turn()
+    late.end_turn()
+    await hall.admission(INTERNAL).wait_for_turn(gone)
+    assert loop_s() == 0.0
 
 
 def test_an_embedding_is_counted_apart_and_once_it_is_known_to_be_a_call():

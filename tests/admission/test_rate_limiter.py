@@ -213,16 +213,17 @@ def test_a_user_gets_half_of_its_keys_limits_and_all_users_together_the_whole():
     ann = [limiter.check("webui", 0.0, user="ann") for _ in range(3)]
     assert ann == [True, True, False]
     assert limiter.retry_after_s("webui", 10.0, user="ann") == 50.0
-    assert "ann has made half of the requests that webui may make" in limiter.refusal(
-        "webui", 10.0, user="ann"
-    )
+    text, _ = limiter.refusal("webui", 10.0, user="ann")
+    assert "ann has made half of the requests that webui may make" in text
     assert limiter.check("other", 10.0, user="ann"), "the same name below another key"
     assert [limiter.check("webui", 10.0, user=user) for user in ("bob", "bob", "eve")] == [
         True,
         True,
         False,
     ]
-    assert "webui may make 4 requests in any minute" in limiter.refusal("webui", 10.0, user="eve")
+    text, setting = limiter.refusal("webui", 10.0, user="eve")
+    assert "webui may make 4 requests in any minute" in text
+    assert setting.endswith("requests_per_minute")
     assert limiter.get_usage("webui", 10.0).minute == 4
     assert limiter.check("webui", 60.0, user="ann")
 

@@ -25,6 +25,7 @@ from tests.api.house import (
     ADMIN_KEY,
     DONE,
     FINISHING,
+    KEYS,
     LOW_KEY,
     NDJSON,
     HttpHouse,
@@ -315,10 +316,41 @@ async def test_embeddings_have_a_limit_of_their_own(house):
     got = await house.ask("POST", "/api/embed", INPUT)
     assert got.status == 429
     assert (
-        "local may make 3 embedding calls in any minute (rate_limits.default.embeddings_per_minute)"
+        "local may make 3 embedding calls in any minute, and has reached that limit; try again in"
     ) in got.error
     chats = [(await house.ask("POST", "/api/chat", CHAT)).status for _ in range(3)]
     assert chats == [200, 200, 429]
+
+
+@within(lambda: HttpHouse(keys=KEYS, rate_limits=limited(requests_per_minute=1)))
+async def test_only_an_admin_reads_which_setting_refuses_a_request(house):
+    asked = {**CHAT, "model": "allowed"}
+    for key, setting in (
+        (LOW_KEY, ""),
+        (ADMIN_KEY, " (rate_limits.default.requests_per_minute)"),
+    ):
+        assert (await house.ask("POST", "/api/chat", asked, key=key)).status == 200
+        got = await house.ask("POST", "/api/chat", asked, key=key)
+        assert got.status == 429
+        assert got.error.endswith(f"has reached that limit; try again in 60 s{setting}")
+
+
+@within(
+    lambda: HttpHouse(
+        rate_limits=limited(requests_per_minute=2, embeddings_per_minute=2, when_exceeded="wait")
+    )
+)
+async def test_a_burst_of_requests_waits_for_its_limit_where_the_owner_wants_that(house):
+    async def ask(path: str) -> tuple[int, float]:
+        got = await house.ask("POST", path, BODIES[path])
+        return got.status, house.clock.monotonic() - began_at
+
+    for path in ("/api/chat", "/v1/chat/completions", "/api/embed", "/v1/messages"):
+        began_at = house.clock.monotonic()
+        answered = await asyncio.gather(*(ask(path) for _ in range(4)))
+        assert [status for status, _ in answered] == [200] * 4
+        assert sorted(after_s for _, after_s in answered) == [0.0, 0.0, 60.0, 60.0]
+        await asyncio.sleep(600)
 
 
 LONG_CHAT = {**CHAT, "messages": [{"role": "user", "content": "hi" * LARGE_BYTES}]}
@@ -342,10 +374,10 @@ async def test_a_caller_of_requests_that_take_long_to_read_is_refused_for_a_whil
     for path in ("/api/chat", "/api/embed", "/v1/messages"):
         got = await house.ask("POST", path, BODIES[path])
         assert (got.status, got.headers["retry-after"]) == (429, "40")
-        assert (
-            "reading the requests of local may take 2 s of CPU in any minute "
-            "(rate_limits.default.reading_s_per_minute)"
-        ) in got.error
+        assert got.error == (
+            "reading the requests of local may take 2 s of CPU in any minute, and has taken that"
+            " long; try again in 40 s (rate_limits.default.reading_s_per_minute)"
+        )
     assert (await house.ask("POST", "/api/chat", LONG_CHAT, x_task_type="reply")).status == 200, (
         "internal requests have no limits"
     )

@@ -10,6 +10,8 @@ taken together with acceptance, so that nothing can come between: by `cloud.serv
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +19,11 @@ from typing import Literal, TypeAlias
 
 from hearth.admission.auth import Identity, allowed_of, user_of
 from hearth.admission.http_checks import RequestHeaders
-from hearth.admission.limits import RateLimiter, ReadingTime
+from hearth.admission.limits import MINUTE_S, RateLimiter, ReadingTime
+from hearth.admission.turns import CallerTurns
 from hearth.clock import Clock
 from hearth.config.settings import GatewayConfig
-from hearth.errors import BadRequest, Forbidden, RateLimited
+from hearth.errors import BadRequest, CallerGone, Forbidden, RateLimited
 from hearth.queue.admission import QueueAdmission
 from hearth.types import Counted, Lane, Priority, value
 
@@ -32,6 +35,8 @@ of which nothing is checked before its body is read.
 _QUEUED = frozenset[Adds]({"call", "prompt"})
 _LANE_IN_BODY = frozenset[Adds]({"prompt", "job"})
 """Their bodies may name a task type, which makes a caller without a key internal."""
+LONGEST_WAIT_S = 240.0
+"""Nothing is sent meanwhile, and several programs give up after five minutes without a byte."""
 _TASK_TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -61,12 +66,13 @@ class AdmissionRules:
     canonical: Callable[[str], str]
     models_of: Callable[[str], tuple[str, ...]]
     reading: ReadingTime = field(default_factory=ReadingTime)
+    turns: CallerTurns = field(default_factory=CallerTurns)
 
 
 class Admission:
     """One request of a caller who is known, on its way in. `lane`, `user`: what its headers say."""
 
-    __slots__ = ("_adds", "_headers", "_rules", "identity", "lane", "user")
+    __slots__ = ("_adds", "_headers", "_rules", "_turn", "identity", "lane", "user")
 
     def __init__(
         self,
@@ -81,6 +87,54 @@ class Admission:
         self.identity = identity
         self.user = user_of(identity, headers)
         self.lane = _lane_of(identity, headers.text(b"x-task-type"))
+        self._turn: asyncio.Future[None] | None = None
+
+    async def wait_for_turn(self, disconnected: asyncio.Future[None]) -> None:
+        """Where the owner has requests over a limit wait: return once this one is within the limits
+        and no other of its caller is on its way in, or when it is clear that it cannot be within
+        `LONGEST_WAIT_S`. `end_turn` has to follow. Raises CallerGone.
+        """
+        caller = self.identity.caller
+        if not self._may_wait() or not self._rules.limiter.waits(caller):
+            return
+        ends_at = self._now() + LONGEST_WAIT_S
+        self._turn = self._rules.turns.enter(caller)
+        ends = {self._turn, disconnected}
+        await asyncio.wait(ends, timeout=LONGEST_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        while (
+            self._turn.done()
+            and not disconnected.done()
+            and 0 < (wait_s := self._free_in_s()) <= ends_at - self._now()
+        ):
+            await asyncio.wait({disconnected}, timeout=wait_s)
+        if disconnected.done():
+            raise CallerGone
+
+    def end_turn(self) -> None:
+        """The request is counted, or has ended: the next one of its caller may come in."""
+        if self._turn is not None:
+            self._rules.turns.leave(self.identity.caller, self._turn)
+            self._turn = None
+
+    def _may_wait(self) -> bool:
+        if self._adds == "other" or not self._is_limited(self.lane):
+            return False
+        # without the lane nobody knows which limits hold
+        return self.identity.authenticated or self._adds not in _LANE_IN_BODY
+
+    def _free_in_s(self) -> float:
+        """Seconds until no limit refuses this request any more."""
+        caller, now = self.identity.caller, self._now()
+        limiter = self._rules.limiter
+        limit_s, _ = limiter.reading_limit(caller)
+        return max(
+            limiter.retry_after_s(caller, now, self._counted, self.user),
+            self._rules.reading.retry_after_s(caller, limit_s, now),
+        )
+
+    @property
+    def _counted(self) -> Counted:
+        return "embeddings" if self._adds == "embedding" else "requests"
 
     def check_ahead(self) -> None:
         """What refuses the request whatever its body says; once more after a long wait for it, in
@@ -161,13 +215,13 @@ class Admission:
         limiter = self._rules.limiter
         caller = self.identity.caller
         now = self._now()
-        counted: Counted = "embeddings" if self._adds == "embedding" else "requests"
+        counted = self._counted
         if count and limiter.check(caller, now, counted, self.user):
+            self.end_turn()
             return
         wait_s = limiter.retry_after_s(caller, now, counted, self.user)
         if wait_s > 0:
-            text = limiter.refusal(caller, now, counted, self.user)
-            raise RateLimited(text, retry_after_s=wait_s)
+            raise _limited(*limiter.refusal(caller, now, counted, self.user), wait_s)
 
     def _check_reading(self) -> None:
         """Raises RateLimited where the bodies of this caller's requests have taken too long to read
@@ -178,10 +232,10 @@ class Admission:
         wait_s = self._rules.reading.retry_after_s(caller, limit_s, self._now())
         if wait_s > 0:
             text = (
-                f"reading the requests of {caller} may take {limit_s:g} s of CPU in any minute"
-                f" ({setting}), and has taken that long"
+                f"reading the requests of {caller} may take {limit_s:g} s of CPU in any minute, and"
+                " has taken that long"
             )
-            raise RateLimited(text, retry_after_s=wait_s)
+            raise _limited(text, setting, wait_s)
 
     def _is_limited(self, lane: Lane) -> bool:
         """In the external lane only, and without a key only where the owner has set some limit."""
@@ -192,6 +246,11 @@ class Admission:
 
     def _now(self) -> float:
         return self._rules.clock.monotonic()
+
+
+def _limited(text: str, setting: str, wait_s: float) -> RateLimited:
+    wait = f"{math.ceil(wait_s)} s" if wait_s < 2 * MINUTE_S else f"{math.ceil(wait_s / 60)} min"
+    return RateLimited(f"{text}; try again in {wait}", retry_after_s=wait_s, remedy=setting)
 
 
 def _lane_of(identity: Identity, task_type: str | None) -> Lane:

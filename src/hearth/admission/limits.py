@@ -114,22 +114,28 @@ class RateLimiter:
             return 0.0
         return _wait_s(now, free_at)
 
-    def refusal(self, caller: str, now: float, kind: Counted = "requests", user: str = "") -> str:
+    def refusal(
+        self, caller: str, now: float, kind: Counted = "requests", user: str = ""
+    ) -> tuple[str, str]:
         """Which limit a refused caller has met, and the setting that raises it."""
         if user and self._free_at(caller, kind) <= now:
-            return (
+            text = (
                 f"{user} has made half of the requests that {caller} may make in a minute or an"
-                " hour, and one of its users may make no more (rate_limits)"
+                " hour, and one of its users may make no more"
             )
+            return text, "rate_limits"
         usage = self.get_usage(caller, now, kind)
         used_up = usage.minute >= usage.minute_limit
         unit, limit = ("minute", usage.minute_limit) if used_up else ("hour", usage.hour_limit)
-        setting = self._limits.setting_of(caller, f"{kind}_per_{unit}")
         called = "requests" if kind == "requests" else "embedding calls"
         return (
-            f"{caller} may make {limit} {called} in any {unit} ({setting}), and has reached that"
-            " limit"
+            f"{caller} may make {limit} {called} in any {unit}, and has reached that limit",
+            self._limits.setting_of(caller, f"{kind}_per_{unit}"),
         )
+
+    def waits(self, caller: str) -> bool:
+        """Whether requests of this caller that are over a limit wait until they are not."""
+        return self._limits.when_exceeded(caller) == "wait"
 
     def limits(self, caller: str) -> bool:
         """Whether the owner has set a limit for this caller; without keys, only such callers are
@@ -301,7 +307,7 @@ class BodyRoom:
             external_free_bytes = limit_bytes * 3 // 4 - self._by_lane[lane] - more_bytes
             free_bytes = min(free_bytes, external_free_bytes - own_bytes)
         if free_bytes < 0 < more_bytes:
-            raise NoRoomForBodies(retry_after_s=NO_ROOM_RETRY_S)
+            raise NoRoomForBodies(retry_after_s=NO_ROOM_RETRY_S, remedy="server.max_bodies_mib")
         self._by_lane[lane] += more_bytes
         if lane is Lane.EXTERNAL:
             self._by_caller[caller] = own_bytes

@@ -52,8 +52,8 @@ _MANAGEMENT_TEXT_HERE = (
 )
 """To callers on this machine, who may know where the model server is."""
 _LEASE_TEXT = (
-    "taking the GPU for another program needs a key with this right: set `may_lease: true` at its"
-    " entry in auth.keys, or use an admin's key"
+    "taking the GPU for another program needs a key with the right to lease (`may_lease: true`), or"
+    " an admin's; ask the owner for one"
 )
 _OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/", f"{MESSAGE_BATCHES_PATH}/")
 """Below them unknown addresses have Hearth's own text, elsewhere the model server's."""
@@ -161,6 +161,7 @@ class HearthApp:
         adds = address.adds if request.method == "POST" else "other"
         admission = Admission(self._admission, identity, request.headers, adds)
         with RequestBody(self._bodies, request, admission) as body:
+            await admission.wait_for_turn(request.disconnected)
             admission.check_ahead()
             await handler(request, body)
 

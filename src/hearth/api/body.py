@@ -81,6 +81,7 @@ class RequestBody:
 
     def __exit__(self, *_: object) -> None:
         self.hold(0)
+        self.admission.end_turn()
 
     async def read(self, *, limit_bytes: int = 0) -> bytes:
         """The whole body, decoded; at most `limit_bytes`, 0 for `server.max_body_mib`.
@@ -88,13 +89,16 @@ class RequestBody:
         Raises HearthError.
         """
         max_bytes = int(self._bodies.gateway.settings.server.max_body_mib * MIB)
-        text = None
+        too_large = BodyTooLarge(
+            f"The request body is larger than {max_bytes / MIB:g} MiB, which is the limit here.",
+            remedy="server.max_body_mib",
+        )
         if limit_bytes:
-            text = (
+            too_large = BodyTooLarge(
                 f"The request body is larger than {limit_bytes // 1024} KiB, which is the limit"
                 " here."
             )
-        body = await self._received(limit_bytes or max_bytes, text)
+        body = await self._received(limit_bytes or max_bytes, too_large)
         self.hold(len(body))
         if self._request.headers.text(b"content-encoding").lower() == "zstd":
             body = await self._decoded(body, min(max_bytes, _MAX_DECODED_MIB * MIB))
@@ -112,7 +116,7 @@ class RequestBody:
                 yield piece
             more = message.get("more_body", False)
 
-    async def _received(self, limit_bytes: int, text: str | None) -> bytes:
+    async def _received(self, limit_bytes: int, too_large: BodyTooLarge) -> bytes:
         """The declared length may refuse a body before it is read, but is never believed to be
         true.
         """
@@ -130,7 +134,7 @@ class RequestBody:
             size = body.tell()
             more = message.get("more_body", False)
         if size > limit_bytes:
-            raise BodyTooLarge(text)
+            raise too_large
         return body.getvalue()
 
     async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:

@@ -178,7 +178,7 @@ def life_s_of(form: FileForm, default_s: float) -> float:
 
 FILES_PATH = "/v1/files"
 _CONTENT_SUFFIX = "/content"
-_TOO_LONG = "the file is longer than batches.max_file_mib allows"
+_TOO_LONG = "the file is longer than a file may be here"
 _FORM_BYTES = 64 * 1024
 """What a form may have beside its file."""
 
@@ -273,7 +273,7 @@ class FilePages:
             and declared.isdigit()
             and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES
         ):
-            raise BodyTooLarge(_TOO_LONG)
+            raise BodyTooLarge(_TOO_LONG, remedy="batches.max_file_mib")
         admitted = body.admission.admit()
         body.hold(2 * WRITE_BYTES)  # what waits for the disk, and the copy that goes there
         number = await batches.files.begin(body.admission.identity.caller)
@@ -308,7 +308,7 @@ class FilePages:
             size += len(data)
             came += len(chunk)
             if size > self._limit_bytes() or came > self._limit_bytes() + _FORM_BYTES:
-                raise BodyTooLarge(_TOO_LONG)
+                raise BodyTooLarge(_TOO_LONG, remedy="batches.max_file_mib")
             while len(waiting) >= WRITE_BYTES:
                 await batches.files.append(number, place, bytes(waiting[:WRITE_BYTES]), *may_have)
                 del waiting[:WRITE_BYTES]

@@ -79,8 +79,9 @@ class MessageBatchPages:
         total = len(asked.requests)
         if total > settings.batches.max_requests:
             raise BadRequest(
-                f"requests: a batch may have {settings.batches.max_requests} requests"
-                f" (batches.max_requests), and this one has {total}"
+                f"requests: a batch may have {settings.batches.max_requests} requests, and this one"
+                f" has {total}",
+                remedy="batches.max_requests",
             )
         key = idempotency_key_of(request)
         caller = body.admission.identity

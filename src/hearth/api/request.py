@@ -265,6 +265,8 @@ class ErrorResponder:
             if wrong:
                 self._events.emit(KeysTried(at=now, peer=peer, wrong=wrong))
             error = TooManyWrongKeys(retry_after_s=wait_s)
+        if identity.admin:
+            error = error.for_owner()
         self._events.emit(
             RequestRejected(
                 at=now,

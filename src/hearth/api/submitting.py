@@ -66,6 +66,7 @@ async def submit(
         if ticket is None and models:
             new = await _of_alias(gateway, new, models, calls_on, admission.count)
         ticket = ticket or await _queued(gateway, new, admission.count)
+    admission.end_turn()  # an embedding that shares a call is not counted
     _note_origin(gateway, request, ticket, new.item.model)
     return ticket
 

@@ -118,8 +118,9 @@ class Budget:
         """
         if nano_usd > caps.request:
             raise TooExpensive(
-                f"this request could cost up to ${usd(nano_usd):.4f}, and cloud.max_per_request_usd"
-                f" is ${usd(caps.request):.2f}: ask for fewer tokens, or send a shorter prompt"
+                f"this request could cost up to ${usd(nano_usd):.4f}, and one request may cost"
+                f" ${usd(caps.request):.2f}: ask for fewer tokens, or send a shorter prompt",
+                remedy="cloud.max_per_request_usd",
             )
         retry_after_s = max(1.0, day.end_wall_s - now_wall_s)
         if self.external_is_short(day, lane=lane, nano_usd=nano_usd, caps=caps):

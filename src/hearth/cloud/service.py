@@ -264,8 +264,8 @@ class Cloud:
         price = await self._price_of(model) if given is None else price_in(given)
         if price is None:
             raise ModelNotFound(
-                f"model '{model}' has no known price, so it is not used; the owner can add it to"
-                " cloud.prices"
+                f"model '{model}' has no known price, so it is not used",
+                remedy="cloud.prices",
             )
         return price
 

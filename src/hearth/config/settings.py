@@ -216,6 +216,10 @@ class CallerLimits(Section):
 
     Unset: see `rate_limits.default`.
     """
+    when_exceeded: Literal["refuse", "wait"] | None = None
+    """What becomes of requests over a limit: `refuse` (429) or `wait` (until they are within it, at
+    most 240 s, else 429). Unset: see `rate_limits.default`, and `refuse`.
+    """
 
 
 def _first(limits: Iterable[float | None]) -> float:
@@ -223,12 +227,14 @@ def _first(limits: Iterable[float | None]) -> float:
 
 
 _UNSET = CallerLimits()
+_LIMITS = tuple(name for name in CallerLimits.model_fields if name != "when_exceeded")
 _WITH_KEYS = CallerLimits(
     requests_per_minute=120,
     requests_per_hour=2000,
     embeddings_per_minute=600,
     embeddings_per_hour=20_000,
     reading_s_per_minute=3.0,
+    when_exceeded="refuse",
 )
 """More than any interactive program asks: Open WebUI sends three requests beside each answer, an
 editor one for each pause in typing, and an upload of a thousand chunks is 125 calls. A prompt of
@@ -262,6 +268,11 @@ class RateLimitSettings(Section):
         """Seconds per minute that reading this caller's bodies may take."""
         return _first(each.reading_s_per_minute for each in self._chain(caller))
 
+    def when_exceeded(self, caller: str) -> Literal["refuse", "wait"]:
+        """What becomes of a request over a limit of its caller."""
+        chosen = (each.when_exceeded for each in self._chain(caller))
+        return next(each for each in chosen if each is not None)
+
     def _chain(self, caller: str) -> tuple[CallerLimits, ...]:
         """The caller's own, then the owner's default, then ours."""
         return (self.callers.get(caller, _UNSET), self.default, _WITH_KEYS)
@@ -272,7 +283,8 @@ class RateLimitSettings(Section):
 
     def are_stated(self, caller: str) -> bool:
         """Whether the owner has set any limit for this caller."""
-        return {self.default, self.callers.get(caller, _UNSET)} != {_UNSET}
+        stated = (self.default, self.callers.get(caller, _UNSET))
+        return any(getattr(each, name) is not None for each in stated for name in _LIMITS)
 
     def setting_of(self, caller: str, field: str) -> str:
         """The path of the setting that decides a limit of a caller, such as

@@ -127,10 +127,7 @@ def _late(model: str, took_s: float, patience_s: float, setting_s: float, *, gre
             f"though its memory still grew: that is {MOST_TIMES:g} times the"
             f" {patience_s:g} s{since} that a load may take without progress"
         )
-    return (
-        f"model '{model}' did not load within {took_s:g} s, {seen}. If it needs more, raise"
-        f" gpu.swap_timeout_s ({setting_s:g} s)"
-    )
+    return f"model '{model}' did not load within {took_s:g} s, {seen}"
 
 
 def _now() -> float:
@@ -299,7 +296,10 @@ class Swapper:
             if ran_s >= until_s:
                 setting_s = self._runtime.settings.gpu.swap_timeout_s
                 grew = until_s < quiet_until_s
-                raise SwapTimedOut(_late(model, ran_s, patience_s, setting_s, grew=grew))
+                raise SwapTimedOut(
+                    _late(model, ran_s, patience_s, setting_s, grew=grew),
+                    remedy=f"gpu.swap_timeout_s: {setting_s:g}, raise it if the model needs more",
+                )
             ran_s += await wait_running((load,), min(LOOK_S, until_s - ran_s))
             main_mib = await self._engines.of(model).memory_mib()
             if growth.seen(self._runtime.tracker.memory_used_mib, main_mib):

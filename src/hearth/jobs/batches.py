@@ -71,8 +71,8 @@ class Batches(HandlingSink):
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)
         if settings.batches.window == "offpeak" and not self._jobs.off_peak_comes():
             raise BadRequest(
-                "batches.window is offpeak, but active hours last all day"
-                " (scheduling.active_hours), so the batch would never start"
+                "batches run outside active hours, which last all day, so it would never start",
+                remedy="batches.window, scheduling.active_hours",
             )
         new = replace(new, emulated=self._runtime.emulated)
         with key_in_use(self._keys, new.caller, new.idempotency_key):

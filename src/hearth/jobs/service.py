@@ -76,8 +76,8 @@ class Jobs(HandlingSink):
             raise ShuttingDown(retry_after_s=self._runtime.settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
             raise BadRequest(
-                "window: active hours last all day (scheduling.active_hours), so the job would"
-                " never start"
+                "window: active hours last all day, so the job would never start",
+                remedy="scheduling.active_hours",
             )
         new = replace(new, emulated=self._runtime.emulated)
         with key_in_use(self._keys, new.caller, new.idempotency_key):

@@ -102,10 +102,14 @@ def check_webhook(url: str, settings: WebhookSettings) -> str:
             "webhook: must be an http or https URL without user, password and fragment"
         )
     if host not in allowed_hosts(settings):
-        raise Forbidden("webhook: jobs.webhooks.allowed_hosts does not list its host")
+        raise Forbidden(
+            "webhook: messages to its host are not allowed; ask the owner",
+            remedy="jobs.webhooks.allowed_hosts",
+        )
     if not settings.secret:
         raise BadRequest(
-            "webhook: the owner has not set jobs.webhooks.secret, which signs the messages"
+            "webhook: the owner has not set the secret that signs the messages",
+            remedy="jobs.webhooks.secret",
         )
     return url
 

@@ -92,8 +92,9 @@ class QueueAdmission:
         if own >= share and (waiting > own or self._recent.others(caller)):
             raise self._full(
                 lane,
-                f"{own} requests of {caller} are waiting, which is half of"
-                " queue.max_external_depth; the rest is for other callers",
+                f"{own} requests of {caller} are waiting, which is half of the queue; the rest is"
+                " for other callers",
+                "queue.max_external_depth",
             )
 
     def _refuse_large_share(self, lane: Lane, name: str, own: int, free: int) -> None:
@@ -103,17 +104,20 @@ class QueueAdmission:
         if 0 < free <= own:
             raise self._full(
                 lane,
-                f"{own} requests of {name} are waiting and {free} places are free; with"
-                " queue.sharing: fair no caller waits with more requests than there are free"
-                " places",
+                f"{own} requests of {name} are waiting and {free} places are free; no caller waits"
+                " with more requests than there are free places",
+                "queue.sharing: fair",
             )
 
     def _refuse_full(self, lane: Lane, waiting: int, allowed: int) -> None:
         if waiting >= allowed:
             raise self._full(
-                lane, f"the queue is full: {waiting} {lane.value} requests are waiting"
+                lane,
+                f"the queue is full: {waiting} {lane.value} requests are waiting",
+                f"queue.max_{lane.value}_depth",
             )
 
-    def _full(self, lane: Lane, text: str) -> HearthError:
+    def _full(self, lane: Lane, text: str, setting: str) -> HearthError:
         now = self._runtime.clock.monotonic()
-        return QueueFull(text, retry_after_s=self._forecaster.first_start_s(lane, now))
+        wait_s = self._forecaster.first_start_s(lane, now)
+        return QueueFull(text, retry_after_s=wait_s, remedy=setting)

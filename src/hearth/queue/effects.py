@@ -158,7 +158,7 @@ class Effects:
                         to_model="",
                         swap_s=0.0,
                         reason=error.reason,
-                        detail=error.message,
+                        detail=error.for_owner().message,
                     )
                 )
             case inputs.Drifted(appeared=appeared, vanished=vanished):
@@ -401,7 +401,7 @@ class Effects:
             to_model=model,
             swap_s=now - began_at,
             reason=error.reason,
-            detail=error.message,
+            detail=error.for_owner().message,
         )
         self._emit(failed)
 
@@ -450,7 +450,9 @@ class Effects:
                 known = self._swapper.error_of(model)
                 retry_after_s = known.retry_after_s or RETRY_AFTER_SWAP_S
                 return type(known)(
-                    known.message, retry_after_s=retry_after_s if known.retryable else None
+                    known.message,
+                    retry_after_s=retry_after_s if known.retryable else None,
+                    remedy=known.remedy,
                 )
             case "never_fits":
                 return NeverFits(self._why_never(model, work.item.task_type))
@@ -467,11 +469,11 @@ class Effects:
                 return Interrupted(retry_after_s=1.0)
             case "no_model":
                 return BadRequest(
-                    "name a model: none is loaded any more, and gpu.home_model is not set or not"
-                    " installed"
+                    "name a model: none is loaded any more, and there is no home model",
+                    remedy="gpu.home_model is not set or not installed",
                 )
             case "expired":
-                return WaitExpired()
+                return WaitExpired(remedy="queue.max_wait_s")
             case "card_taken":
                 other = f"other programs have the memory that model '{model}' needs"
                 message = other if self._tracker.is_unified else ""

@@ -121,7 +121,8 @@ class LLMQueueWorker:
         is_homeless = new.item.model is None and view.home is None and not view.has_near
         if is_homeless and not view.is_barred((None,)):
             raise BadRequest(
-                "name a model: none is loaded, and gpu.home_model is not set or not installed"
+                "name a model: none is loaded, and there is no home model",
+                remedy="gpu.home_model is not set or not installed",
             )
         place = self._places.take(new, now) if new.digest else None
         max_wait_s = self.runtime.settings.queue.max_wait_s

@@ -391,11 +391,13 @@ def _add(
     opened, own = connection.execute(_COUNT_OPEN, (new.caller,)).fetchone()
     if own_max_open is not None and own >= own_max_open:
         raise QueueFull(
-            f"{own} batches of this caller are open, and jobs.caller_share_pct of"
-            " batches.max_open allows no more"
+            f"{own} batches of this caller are open, and no more may be",
+            remedy="jobs.caller_share_pct of batches.max_open",
         )
     if opened >= max_open:
-        raise QueueFull(f"{max_open} batches are open, and batches.max_open allows no more")
+        raise QueueFull(
+            f"{max_open} batches are open, and no more may be", remedy="batches.max_open"
+        )
     values = asdict(new) | {
         "models": json.dumps(new.models),
         "metadata": None if new.metadata is None else json.dumps(dict(new.metadata)),

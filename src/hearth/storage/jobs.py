@@ -329,7 +329,7 @@ class JobTable(Table, JobStore, WebhookOutbox):
             others = kept(connection, "")
             first = jobs[: max(0, limits.max_queued - others.queued)]
             if jobs and not first:
-                raise QueueFull("the store is full (jobs.max_queued)")
+                raise QueueFull("the store is full", remedy="jobs.max_queued")
             # its caller's share is counted when the file is uploaded, not again here
             size = sum(len(job.request) for _, job in first)
             others.require_room(size, limits.max_bytes, None)
@@ -508,11 +508,13 @@ def _add(new: Job, limits: StoreLimits, now: float, connection: sqlite3.Connecti
         return _job_of(connection.execute(_GET, (known,)).fetchone())
     others = kept(connection, new.caller, new.lane.value, int(new.priority))
     if others.queued >= limits.max_queued:
-        raise QueueFull(f"{limits.max_queued} jobs are waiting, and jobs.max_queued allows no more")
+        raise QueueFull(
+            f"{limits.max_queued} jobs are waiting, and no more may", remedy="jobs.max_queued"
+        )
     if limits.own_max_queued is not None and others.own_queued >= limits.own_max_queued:
         raise QueueFull(
-            f"{others.own_queued} jobs of this caller wait, and jobs.caller_share_pct of"
-            " jobs.max_queued allows no more"
+            f"{others.own_queued} jobs of this caller wait, and no more may",
+            remedy="jobs.caller_share_pct of jobs.max_queued",
         )
     others.require_room(len(new.request), limits.max_bytes, limits.own_max_bytes)
     return insert(connection, new, now, others.ahead)

@@ -93,13 +93,14 @@ class Kept(NamedTuple):
         """Raises QueueFull where so many more bytes of the caller's do not fit."""
         if own_max_bytes is not None and self.own_bytes + size > own_max_bytes:
             raise QueueFull(
-                "this caller has used its share of the store (jobs.caller_share_pct of"
-                " jobs.max_stored_mib); delete files, or jobs that have ended"
-                " (DELETE /llm/jobs/ID?forget=true)"
+                "this caller has used its share of the store; delete files, or jobs that have"
+                " ended (DELETE /llm/jobs/ID?forget=true)",
+                remedy="jobs.caller_share_pct of jobs.max_stored_mib",
             )
         if self.bytes + size > max_bytes:
             raise QueueFull(
-                "the store is full (jobs.max_stored_mib); delete jobs or files that are not needed"
+                "the store is full; delete jobs or files that are not needed",
+                remedy="jobs.max_stored_mib",
             )
 
 
