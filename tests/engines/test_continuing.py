@@ -19,6 +19,8 @@ from hearth.engines.continuing import (
     Rest,
     goes_on_with_the_answer,
     lead_in,
+    left_out_of,
+    prefix_of_text,
     prompt_tokens_in,
     rendered_in,
 )
@@ -657,19 +659,24 @@ HERE = "the answer begins here 5f3c9a"
 
 
 @pytest.mark.parametrize(
-    ("opening", "plain", "answered", "goes_on"),
+    ("opening", "plain", "answered", "thinks", "left_out"),
     [
-        ("", "<a>", f"<a>{HERE}", True),
-        ("<final>", "<a>", f"<a><final>{HERE}", True),
-        ("", "<a>", f"<a>{HERE}<end>", False),
-        ("", "<a><think>", f"<a>{HERE}", False),
-        ("", "<a>", HERE, False),
+        ("", "<a>", f"<a>{HERE}", True, ""),
+        ("<final>", "<a>", f"<a><final>{HERE}", True, ""),
+        ("", "<a>", f"<a>{HERE}<end>", True, None),
+        ("", "<a><think>", f"<a>{HERE}", True, "<think></think>\n\n"),
+        ("", "<a><think>", f"<a>{HERE}", False, "<think>"),
+        ("", "<a><think>", f"<a><think>\n</think>\n{HERE}", True, ""),
+        ("", "<a><think>\n</think>\n", f"<a>{HERE}", False, "<think>\n</think>\n"),
+        ("", "<tools><a>", f"<a>{HERE}", True, None),
     ],
 )
-def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it(
-    opening, plain, answered, goes_on
+def test_what_a_template_leaves_out_before_an_answer_is_seen_where_it_goes_on_with_one(
+    opening, plain, answered, thinks, left_out
 ):
-    assert goes_on_with_the_answer(opening, plain, answered) is goes_on
+    prefix = prefix_of_text(opening, plain, answered, thinks=thinks)
+    assert left_out_of(prefix, answered) == (left_out or "")
+    assert goes_on_with_the_answer(prefix, answered) is (left_out == "")
 
 
 def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering():

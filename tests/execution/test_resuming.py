@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -158,7 +159,7 @@ class Model:
             if body.get("raw")
             else body["messages"][-1]["content"]
         )
-        known = known.removeprefix("<think>\n</think>\n\n")
+        known = re.sub(r"\A<think>\n\n?</think>\n\n", "", known)
         whole = "".join(self.words)
         if not whole.startswith(known):
             return Service(words=("WRONG",))
@@ -293,6 +294,25 @@ def opening(path: str, body: Fields, at: float) -> wire.Answer | None:
     return wire.rendering(path, {**body, "messages": [*turns, last]}, at)
 
 
+def unthinking(path: str, body: Fields, at: float) -> wire.Answer | None:
+    """Renders as a template that writes an empty thought before its own answer only."""
+    turns = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
+    if body.get("raw") or turns[-1]["role"] == "assistant":
+        return wire.rendering(path, body, at)
+    last = {"role": "assistant", "content": "<think>\n\n</think>\n\n"}
+    return wire.rendering(path, {**body, "messages": [*turns, last]}, at)
+
+
+def stripping(path: str, body: Fields, at: float) -> wire.Answer | None:
+    """Renders as `unthinking`, and takes thoughts out of answers that were begun."""
+    turns = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
+    last = turns[-1]
+    if body.get("raw") or last["role"] != "assistant":
+        return unthinking(path, body, at)
+    said = {**last, "content": last["content"].rpartition("</think>")[2].lstrip("\n")}
+    return wire.rendering(path, {**body, "messages": [*turns[:-1], said]}, at)
+
+
 def thoughtless(path: str, body: Fields, at: float) -> wire.Answer | None:
     """Renders as a model without thoughts: a wish for them is refused on Ollama's own routes."""
     refused = wire.error(path, 400, '"m" does not support thinking')
@@ -378,8 +398,21 @@ STORIES = {
         )
         for path in ("/api/chat", "/v1/chat/completions", MESSAGES, "/v1/responses")
     },
-    "the same, tools on offer, which the template cannot continue": Story(
-        at=(7.5,), path=MESSAGES, render=opening, more=offering(MESSAGES), how=(), finishes=True
+    **{
+        f"{what}, tools on offer: {path}": Story(
+            at=(7.5,), path=path, render=render, more=offering(path)
+        )
+        for path in (MESSAGES, "/v1/responses")
+        for what, render in (
+            ("a thought that the template opens and the model closes at once", opening),
+            ("an empty thought that the template leaves out before an answer", unthinking),
+        )
+    },
+    "no text yet, tools on offer, whatever the template": Story(
+        at=(1.5,), path=MESSAGES, render=closing, more=offering(MESSAGES), how=("replayed",)
+    ),
+    "a template that takes thoughts out of answers, tools on offer": Story(
+        at=(7.5,), path=MESSAGES, render=stripping, more=offering(MESSAGES), how=(), finishes=True
     ),
     **{
         f"thoughts that the model does not have, with {tools or 'no'} tools": Story(

@@ -21,7 +21,9 @@ from hearth.engines.continuing import (
     ends_with_the_answer,
     goes_on_with_the_answer,
     lead_in,
+    left_out_of,
     load_options_in,
+    prefix_of_text,
     prompt_tokens_in,
     rendered_in,
     template_probe,
@@ -48,8 +50,8 @@ class Template:
     Attributes:
         lead: what it writes before an answer, None where it is not shown. goes_on_after_thoughts:
         with tools on offer, it goes on with an answer that was begun. goes_on: the same where no
-        thought was sent: with True in it where the caller lets the model think, with False where
-        the caller forbids that.
+        thought was sent, if need be with what it leaves out said in the answer: with True in it
+        where the caller lets the model think, with False where the caller forbids that.
     """
 
     lead: str | None = None
@@ -134,7 +136,10 @@ class RenderedContinuations:
                 continue
             if thinks:
                 template.goes_on_after_thoughts = ends_with_the_answer(answered)
-            if goes_on_with_the_answer(template.lead, offered, answered):
+            prefix = prefix_of_text(template.lead, offered, answered, thinks=thinks)
+            if left_out := left_out_of(prefix, answered):
+                answered = await rendered(ask(answered=True, begun=left_out)) or ""
+            if goes_on_with_the_answer(prefix, answered):
                 template.goes_on |= {thinks}
         return template
 
@@ -166,7 +171,7 @@ class RenderedContinuation:
     def can_be_asked(self) -> bool:
         rest = self._rest
         template = self._template
-        if not rest.offers_tools:
+        if not rest.offers_tools or rest.has_no_text:
             return True
         if rest.has_thought:
             return template.goes_on_after_thoughts
@@ -206,7 +211,12 @@ class RenderedContinuation:
         if rest.is_limited and rest.prompt_tokens is not None:
             rest.count(await self._server.counted(rest.counting(text=True)))
         call = rest.ask()
-        rendering = rest.rendering_of(call)
-        if rendering is not None and not rest.is_read_as(await self._server.rendered(rendering)):
+        if not rest.offers_tools:
+            return call, rest
+        shown = await self._server.rendered(rest.rendering_of(call))
+        if not rest.is_read_as(shown) and rest.say_first(shown):
+            call = rest.ask()
+            shown = await self._server.rendered(rest.rendering_of(call))
+        if not rest.is_read_as(shown):
             raise StreamDiverged("the model's template cannot continue an answer")
         return call, rest

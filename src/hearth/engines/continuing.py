@@ -70,6 +70,7 @@ def template_probe(
     load: JsonObject,
     *,
     answered: bool,
+    begun: str = "",
     offering: bool = False,
     think: bool | None = None,
 ) -> BackendCall:
@@ -78,10 +79,12 @@ def template_probe(
 
     Args:
         load: the options that the model is loaded with.
-        answered: the conversation ends with an answer; offering: with a tool on offer.
+        answered: the conversation ends with an answer, which has `begun` so; offering: with a
+        tool on offer.
         think: what the caller asks of thoughts, None for nothing.
     """
-    answer: list[JsonValue] = [{"role": "assistant", "content": _HERE}] if answered else []
+    said = f"{begun}{_HERE}"
+    answer: list[JsonValue] = [{"role": "assistant", "content": said}] if answered else []
     turns: list[JsonValue] = [{"role": "user", "content": "?"}, *answer]
     fields: JsonObject = {"model": model, "messages": turns, "options": {**load, "num_predict": 1}}
     if offering:
@@ -98,13 +101,29 @@ def ends_with_the_answer(answered: str) -> bool:
     return answered.endswith(_HERE)
 
 
-def goes_on_with_the_answer(lead: str, plain: str, answered: str) -> bool:
-    """It does so exactly as the model has read it, in place of leaving out what opened a thought.
+def goes_on_with_the_answer(prefix: str, answered: str) -> bool:
+    """It does so exactly behind what the model has read."""
+    return answered == prefix + _HERE
+
+
+def prefix_of_text(lead: str, plain: str, answered: str, *, thinks: bool) -> str:
+    """What stands before an answer of which no thought was sent.
 
     Args:
-        lead: see `lead_in`; plain, answered: renderings without an answer and with one.
+        lead: see `lead_in`; plain, answered: renderings without an answer and with one. thinks: a
+        thought that the template opens was closed at once.
     """
-    return answered == _led(plain, lead) + _HERE
+    closing = _closing(plain) if thinks else None
+    return _led(plain, lead) if closing is None else _closed(plain, answered, closing)
+
+
+def left_out_of(prefix: str, answered: str) -> str:
+    """What a template writes before its own answer, such as a thought that is opened, or empty, but
+    leaves out before one that was begun; empty for nothing, or where the two have little in
+    common.
+    """
+    before = answered.removesuffix(_HERE)
+    return prefix[len(before) :] if prefix.startswith(before) else ""
 
 
 def load_options_in(body: bytes) -> JsonObject:
@@ -142,6 +161,19 @@ def lead_in(plain: str, answered: str) -> str:
 
 def _led(plain: str, lead: str) -> str:
     return plain if plain.endswith(lead) else plain + lead
+
+
+def _closing(plain: str) -> str | None:
+    """What closes the thought that a template opens at the end; None where it opens none."""
+    found = _OPEN_THOUGHT.search(plain)
+    if found is None:
+        return None
+    return f"[/{found[2]}]" if found[2] else f"</{found[1]}>"
+
+
+def _closed(plain: str, answered: str, closing: str) -> str:
+    between = lead_in(plain, answered)
+    return plain + (between if closing in between else closing + _AFTER_A_THOUGHT)
 
 
 class _RestReader:
@@ -257,6 +289,7 @@ class Rest:
         self.before = NO_TIME
         self.prompt = ""
         self._read = ""
+        self._said_first = ""
         self.prompt_tokens: int | None = None
         self._known_tokens = 0
         self._used_up = False
@@ -356,12 +389,11 @@ class Rest:
 
         None where it opens none, or where the model server does not part thoughts from text.
         """
-        found = _OPEN_THOUGHT.search(plain) if self._native.turns and not self.has_thought else None
-        if found is None:
+        if not self._native.turns or self.has_thought or not self.thinks:
             return None
-        closing = f"[/{found[2]}]" if found[2] else f"</{found[1]}>"
-        in_text = closing in "".join(self._begun.texts)
-        return closing if self.thinks and not in_text else None
+        closing = _closing(plain)
+        in_text = closing is not None and closing in "".join(self._begun.texts)
+        return None if in_text else closing
 
     def prefix(self, lead: str, plain: str, answered: str | None) -> str:
         """What stands before the text so far when the model reads it.
@@ -377,7 +409,7 @@ class Rest:
         closing = self._opened(plain)
         thoughts = "".join(self._begun.thoughts).strip()
         if closing is not None:
-            return plain + (between if closing in between else closing + _AFTER_A_THOUGHT)
+            return _closed(plain, answered or "", closing)
         if not self.has_thought:
             return _led(plain, lead) if self._native.turns else plain
         if not self._native.turns or thoughts not in between:
@@ -445,11 +477,27 @@ class Rest:
         """Asks for the rest of the text."""
         asked = self._raw(self._read)
         if self._native.chat is not None:
-            kept = "".join(self._begun.texts).removesuffix(self._reader.missing)
-            asked = self._answered(self._native.chat, kept, "thinking") | self._shift()
+            said = f"{self._said_first}{self._text_read}"
+            asked = self._answered(self._native.chat, said, "thinking") | self._shift()
         fields = {**asked, "stream": True, "truncate": False, "options": self._options()}
         path = Endpoint.CHAT if self.offers_tools else Endpoint.GENERATE
         return self._call(path, encode(fields))
+
+    @property
+    def _text_read(self) -> str:
+        """The text so far, as far as it is not asked for again."""
+        return "".join(self._begun.texts).removesuffix(self._reader.missing)
+
+    def say_first(self, rendering: str | None) -> bool:
+        """Have the begun answer say what the template leaves out before it, as `rendering` shows;
+        False where that is nothing, or not to be seen.
+        """
+        text = self._text_read
+        if rendering is None or self.has_thought or not rendering.endswith(text):
+            return False
+        prefix = self._read.removesuffix(text)
+        self._said_first = left_out_of(prefix, rendering.removesuffix(text))
+        return bool(self._said_first)
 
     def _call(self, path: Endpoint, body: bytes) -> BackendCall:
         """A call that runs the model."""
@@ -472,15 +520,11 @@ class Rest:
         is_native = self._native.path is not Endpoint.OPENAI_CHAT
         return {"shift": shift} if is_native and shift is not None else {}
 
-    def rendering_of(self, ask: BackendCall) -> BackendCall | None:
+    def rendering_of(self, ask: BackendCall) -> BackendCall:
         """Where tools are on offer: asks how the model server reads what `ask` asks, which has to
         be `is_read_as` it.
         """
-        return (
-            _rendering(Endpoint.CHAT, object_in(ask.body), self._headers)
-            if self.offers_tools
-            else None
-        )
+        return _rendering(Endpoint.CHAT, object_in(ask.body), self._headers)
 
     def is_read_as(self, rendering: str | None) -> bool:
         """The text so far is the end of it: the template neither closes an answer that is begun nor
