@@ -127,6 +127,13 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(sett
     assert third.events.of(InternalFault) == []
 
 
+async def test_the_end_of_a_whole_answer_says_how_long_it_was_written(settings):
+    async with live(settings) as first:
+        assert (await first.chat()).status == 200
+        ended = await first.events.first(ItemEnded)
+        assert (ended.output_tokens, (ended.decode_s or 0.0) > 0.0) == (2, True)
+
+
 async def test_the_hour_of_swaps_waits_and_overhead_goes_on_after_a_restart(settings):
     async with live(settings) as first:
         assert (await first.chat()).status == 200

@@ -648,3 +648,18 @@ def test_models_begin_with_those_in_memory_and_an_empty_list_is_said():
         assert lines(view("models", {"models": found}))[0].startswith(
             "no models are known: none is installed, or the model server is down"
         )
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ({"streaming": True}, "reads 1"),
+        ({"streaming": True, "first_byte": True}, "answers 1"),
+        ({"streaming": False}, "works 1"),
+        ({"streaming": False, "kind": "embed"}, "embeds 1"),
+    ],
+)
+def test_top_says_what_is_done_for_a_request_as_far_as_that_is_known(item, says):
+    running = {"sequence": 1, "running_s": 3.0, **item}
+    drawn = lines(top_view({"running": [running]}, rows=5))
+    assert any(line.startswith(says) for line in drawn), drawn

@@ -360,9 +360,20 @@ _OTHER_LINES = 20
 _FEWEST_ROWS = 3
 
 
+def _work(item: Json) -> str:
+    """What is done for one that runs; of an answer that comes as a whole, nothing is known before
+    its end.
+    """
+    if text(item, "kind") == "embed":
+        return "embeds"
+    if flag(item, "first_byte"):
+        return "answers"
+    return "works" if item.get("streaming") is False else "reads"
+
+
 def _state_of_item(item: Json) -> Text:
     if number(item, "running_s") is not None:
-        return Text("answers" if flag(item, "first_byte") else "reads", "green")
+        return Text(_work(item), "green")
     if interrupted := count(item, "interrupt_count"):
         return Text(f"interrupted x{interrupted}", "yellow")
     band = text(item, "band") or text(item, "type") or "waits"

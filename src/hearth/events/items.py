@@ -184,7 +184,8 @@ class ItemEnded(ItemEvent):
     `background`: as what it was known to be asked beside a user's turns; `conversation`: a digest,
     the same for each turn of one; salted anew at each start, so that no text can be guessed by it;
     `user`: which of the caller's users, where its key tells them apart (in no log line); `alias`:
-    as of `ItemDispatched`.
+    as of `ItemDispatched`; `decode_s`: how long the answer was being written, where the model
+    server says so.
     """
 
     outcome: Outcome
@@ -210,6 +211,7 @@ class ItemEnded(ItemEvent):
     conversation: str | None = None
     user: str | None = None
     alias: str | None = None
+    decode_s: float | None = None
 
 
 class ItemStopped(ItemEvent, level=DEBUG):

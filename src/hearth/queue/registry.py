@@ -196,6 +196,7 @@ class Registry:
             conversation=self._shown(work.item.conversation),
             user=work.item.user or None,
             alias=work.item.alias or None,
+            decode_s=attempt.usage.decode_s,
             **work.promise_kept(at),
             **work.identity,
         )

@@ -420,3 +420,40 @@ async def test_alerts_are_tried_and_mistakes_of_a_reload_are_shown(browser, tmp_
         source.write_text("{}\n")
         await watched.order("Reload configuration", "Reload", "Configuration 2 is in force.")
         await expect(page.locator(".notices p")).to_have_count(0)
+
+
+WHOLE = {"backend_s": 10.0, "first_byte_s": 10.0, "output_tokens": 100}
+STREAMED = {"backend_s": 10.0, "first_byte_s": 2.0, "output_tokens": 100}
+ENDED = [
+    (STREAMED, [2, 8, 0, 12.5]),
+    (STREAMED | {"decode_s": 5.0}, [2, 8, 0, 20]),  # it was interrupted, or its reader was slow
+    (WHOLE | {"decode_s": 4.0}, [6, 4, 0, 25]),
+    (WHOLE, [0, 0, 10, 10]),
+    (WHOLE | {"first_byte_s": None}, [0, 0, 10, 10]),
+    (WHOLE | {"output_tokens": None}, [10, 0, 0, None]),  # embeddings
+    ({"backend_s": None, "first_byte_s": None, "output_tokens": None}, [0, 0, 0, None]),
+]
+UNDER_WAY = [
+    ({"streaming": True}, "reading the prompt"),
+    ({"streaming": True, "first_byte": 1.0}, "answering"),
+    ({"streaming": False}, "reading or answering"),
+    ({"kind": "embed", "streaming": False}, "embedding"),
+    ({"stopping": True, "first_byte": 1.0}, "stopping"),
+]
+PASSED = [([2.0, 5.7], "2.0 s of ~5.7 s"), ([28.0, 5.7], "28 s, longer than expected")]
+
+
+async def test_phases_speeds_and_estimates_say_what_is_known(browser):
+    async with house_with("a:1", emulator=True) as house:
+        page = (await opened(browser, house)).page
+        script = """async ([ended, underWay, passed]) => {
+          const { ofExpected, runOf, tokensPerSecond } = await import("/static/format.js");
+          const { phaseOf } = await import("/static/panels.js");
+          const spent = (item) => [...Object.values(runOf(item)), tokensPerSecond(item)];
+          return [ended.map(spent), underWay.map(phaseOf), passed.map((of) => ofExpected(...of))];
+        }"""
+        tables = ENDED, UNDER_WAY, PASSED
+        asked = [[item for item, _ in table] for table in tables]
+        assert await page.evaluate(script, asked) == [
+            [says for _, says in table] for table in tables
+        ]

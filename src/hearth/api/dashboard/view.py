@@ -300,7 +300,7 @@ class View:
     def _ended(self, item: ItemEnded) -> JsonDict:
         durations = {
             name: getattr(item, name)
-            for name in ("queue_s", "swap_s", "first_byte_s", "backend_s", "total_s")
+            for name in ("queue_s", "swap_s", "first_byte_s", "backend_s", "decode_s", "total_s")
         }
         return (
             _names(item)

@@ -3,7 +3,7 @@
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { clock, count, duration, rate, short, startsIn, startsWithin, tokensPerSecond, usd, waitsFor } from "./format.js";
 import { Dialog } from "./help.js";
-import { phasesOf } from "./panels.js";
+import { phaseOf, phasesOf } from "./panels.js";
 
 const HOW = { continued: "continued where it stopped", replayed: "replayed from the start and compared" };
 
@@ -29,7 +29,7 @@ function rowsOf(item, state, now) {
   const interrupted = item.interrupts ? times(item.interrupts) : null;
   const prompt = item.prompt_tokens ? `about ${count(item.prompt_tokens)} tokens` : null;
   if (item.dispatched) {
-    return [...shared, ["State", item.stopping ? "stopping" : item.first_byte ? "answering" : "reading the prompt"], ["Waited", duration(item.dispatched - item.arrived)],
+    return [...shared, ["State", phaseOf(item)], ["Waited", duration(item.dispatched - item.arrived)],
       ["Running for", duration(now - item.dispatched)], ["Expected to end", startsIn(item.expected_end, now)],
       ["Time to first byte", item.first_byte ? duration(item.first_byte - item.dispatched) : null], ["Attempt", String(item.attempt)], ["Interrupted", interrupted], ["Prompt", prompt], ["Preview", item.prompt_preview]];
   }
@@ -41,8 +41,8 @@ function rowsOf(item, state, now) {
 function endedRows(item) {
   const phases = phasesOf(item);
   return [["Outcome", item.reason && item.reason !== item.outcome ? `${item.outcome}: ${item.reason}` : item.outcome], ["Ended", clock(item.ended)],
-    ["Waited in the queue", duration(phases.queue)], ["Model swap", duration(phases.swap)], ["Reading the prompt", duration(phases.first)],
-    ["Writing the answer", duration(phases.write)], ["Total", duration(item.total_s)],
+    ["Waited in the queue", duration(phases.queue)], ["Model swap", duration(phases.swap)], ["Reading the prompt", phases.work ? null : duration(phases.first)],
+    ["Writing the answer", phases.work ? null : duration(phases.write)], ["Reading and answering", phases.work ? duration(phases.work) : null], ["Total", duration(item.total_s)],
     ["Tokens", item.output_tokens == null ? null : `${count(item.prompt_tokens)} prompt, ${count(item.output_tokens)} answer`], ["Speed", rate(tokensPerSecond(item))],
     ["Interrupted", item.interrupts ? `${times(item.interrupts)}${item.resumed ? `, ${HOW[item.resumed] ?? item.resumed}` : ""}` : null],
     ["Cost", item.cost_usd ? usd(item.cost_usd) : null]];

@@ -50,9 +50,21 @@ export function usd(amount) {
   return `$${number > 0 && number < 0.1 ? number.toFixed(4) : number.toFixed(2)}`;
 }
 
-// Tokens per second of the answer that an ended request had, null where nothing tells.
+// What an ended request was run for, as far as is known. An answer that comes as a whole has its first byte at its end: unless the model server says how
+// long it wrote, or it wrote nothing, reading and answering cannot be told apart.
+export function runOf(item) {
+  const ran = item.backend_s ?? 0;
+  const first = item.first_byte_s ?? ran;
+  if (ran - first > 0.05) return { first, write: ran - first, work: 0 };
+  if (item.decode_s != null) return { first: Math.max(0, ran - item.decode_s), write: Math.min(ran, item.decode_s), work: 0 };
+  return item.output_tokens ? { first: 0, write: 0, work: ran } : { first: ran, write: 0, work: 0 };
+}
+
+// Tokens per second of the answer that an ended request had, null where nothing tells. Of a whole answer whose model server does not say how long it wrote,
+// the reading is included.
 export function tokensPerSecond(item) {
-  const wrote = (item.backend_s ?? 0) - (item.first_byte_s ?? 0);
+  const { write, work } = runOf(item);
+  const wrote = item.decode_s ?? (write || work);
   return item.output_tokens > 1 && wrote > 0.05 ? item.output_tokens / wrote : null;
 }
 

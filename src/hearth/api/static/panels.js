@@ -3,7 +3,7 @@
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeClass } from "./colours.js";
 import { summary } from "./charts.js";
-import { clock, count, day, duration, ofExpected, percent, rate, short, startsIn, startsWithin, tokensPerSecond, usd, waitsFor, whole } from "./format.js";
+import { clock, count, day, duration, ofExpected, percent, rate, runOf, short, startsIn, startsWithin, tokensPerSecond, usd, waitsFor, whole } from "./format.js";
 import { Caller, CancelButton, Empty, Lane, Meter, Model, Panel } from "./parts.js";
 
 const ROWS_SHOWN = 12;
@@ -114,7 +114,7 @@ function Progress({ part, className, label }) {
 function Run({ item, now, state, orders, ask, show }) {
   const passed = now - item.dispatched;
   const expected = item.expected_end - item.dispatched;
-  const phase = item.stopping ? "stopping" : item.first_byte ? (item.kind === "embed" ? "embedding" : "answering") : "reading the prompt";
+  const phase = phaseOf(item);
   return html`<li class="run">
     <div class="run-head">
       <${Lane} item=${item} /><${Caller} item=${item} show=${show} /><${Model} name=${item.model} />
@@ -126,6 +126,14 @@ function Run({ item, now, state, orders, ask, show }) {
     </div>
     <${Progress} part=${expected > 0 ? passed / expected : 0} className=${shadeClass(item.model)} label=${ofExpected(passed, expected)} />
   </li>`;
+}
+
+// Of an answer that comes as a whole, nothing is known before its end.
+export function phaseOf(item) {
+  if (item.stopping) return "stopping";
+  if (item.kind === "embed") return "embedding";
+  if (item.first_byte) return "answering";
+  return item.streaming ? "reading the prompt" : "reading or answering";
 }
 
 function expectedTitle(expected) {
@@ -265,6 +273,7 @@ const PHASES = [
   ["swap", "swap"],
   ["first", "reading"],
   ["write", "answering"],
+  ["work", "reading and answering"],
 ];
 
 export function Recent({ refused, choose, ...props }) {
@@ -315,8 +324,7 @@ function Ended({ item, longest, now, show }) {
 
 export function phasesOf(item) {
   const swap = Math.min(item.swap_s ?? 0, item.queue_s);
-  const first = Math.min(item.first_byte_s ?? 0, item.backend_s ?? 0);
-  return { queue: item.queue_s - swap, swap, first, write: Math.max(0, (item.backend_s ?? 0) - first) };
+  return { queue: item.queue_s - swap, swap, ...runOf(item) };
 }
 
 function Phases({ item, longest }) {
