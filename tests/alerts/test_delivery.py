@@ -216,6 +216,17 @@ async def test_the_worst_alert_goes_first_and_the_critical_ones_before_all_other
 
 
 @alerted
+async def test_a_critical_alert_gives_its_room_to_no_other(it):
+    await it.put(*(f"bad {number}" for number in range(CAPACITY)), kind=AlertType.QUEUE_FULL)
+    await it.put("harmless", up(), kind=AlertType.GPU_HOT)
+    assert (it.status("waiting"), it.target.dropped) == (CAPACITY, 2)
+    await asyncio.sleep(600)
+    said = "\n".join(it.texts)
+    assert all(f"about bad {number}" in said for number in range(CAPACITY))
+    assert "harmless" not in said
+
+
+@alerted
 async def test_without_room_the_oldest_of_the_least_bad_goes_and_is_counted(it):
     await it.put("first bad", kind=AlertType.QUEUE_FULL)
     await it.put(*(f"c{number}" for number in range(CAPACITY - 2)))

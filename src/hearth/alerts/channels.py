@@ -36,7 +36,7 @@ OTHERS_ROOM = 1200
 _MARKDOWN = re.compile(
     r"[\\*~`|<\[@]"
     r"|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])"  # within a word it is no markup
-    r"|:(?!\s|$)"  # of an emoji or a link
+    r"|:(?=//|[\w+~-]+:)"  # of a link or an emoji
     r"|^\s*[>#+-]|^\s*[0-9]+\."  # a quote, a heading or a list
 )
 """What Discord takes for markup; other punctuation stands as it is, also in notifications of

@@ -62,15 +62,18 @@ class Outbox:
         """Queue an alert.
 
         It takes the place of an older one with its key; where there is no room, the oldest of the
-        least bad goes.
+        least bad goes, which may be this one.
         """
         older = self._waiting.pop(alert.key, None)
         if older is not None:
             repeated = 0 if alert.resolved or older.resolved else 1
             alert = replace(alert, suppressed=alert.suppressed + older.suppressed + repeated)
         elif len(self._waiting) >= CAPACITY:
-            del self._waiting[min(self._waiting.values(), key=_worth).key]
             self.lose(1)
+            least = min((*self._waiting.values(), alert), key=_worth)
+            if least is alert:
+                return
+            del self._waiting[least.key]
         if not self._waiting:
             self._first_at = now
         self._waiting[alert.key] = alert
