@@ -24,6 +24,17 @@ from docs_build.vocabulary_page import alerts_page, events_page, metrics_page
 from hearth.bootstrap import running_gateway
 from hearth.config.settings import BackendMode, GatewayConfig
 
+_SOURCES = {
+    "config/llm_gateway.yaml": "reference/settings.md",
+    "tests/bootstrap/outside/openapi.json": "reference/http.md",
+    "src/hearth/events": "reference/events.md",
+    "src/hearth/observability/metric_families.py": "reference/metrics.md",
+    "src/hearth/config/choices.py": "reference/alerts.md",
+    "tests/faults/table.py": "reference/faults.md",
+    "CHANGELOG.md": "changelog.md",
+}
+"""What pages link to in the repository, and the generated page that takes its place in the site."""
+_SOURCE_LINK = re.compile(rf"\]\(((?:\.\./)*)\.\./({'|'.join(map(re.escape, _SOURCES))})\)")
 _REPOSITORY_LINK = re.compile(r"\]\(docs/([^)]*)\)")
 _EVERY = "*.md"
 
@@ -48,6 +59,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 - what MkDocs has beside it
+    """Lead links to what a generated page was made from to that page."""
+    return _SOURCE_LINK.sub(lambda link: f"]({link[1]}{_SOURCES[link[2]]})", markdown)
 
 
 async def openapi() -> dict[str, Any]:

@@ -96,5 +96,8 @@ def metrics_page() -> str:
 
 def alerts_page() -> str:
     """The page of alerts."""
-    rows = [(code(each.value), each.severity.word, each.words, each.when) for each in AlertType]
-    return f"{_ALERTS}\n{table(('type', 'severity', 'title', 'sent when'), rows)}\n"
+    rows = [
+        (code(each.value), each.severity.word, each.words, each.when, each.remedy)
+        for each in AlertType
+    ]
+    return f"{_ALERTS}\n{table(('type', 'severity', 'title', 'sent when', 'what to do'), rows)}\n"

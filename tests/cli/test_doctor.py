@@ -26,6 +26,7 @@ from hearth.cli.doctor_engines import (
 )
 from hearth.cli.doctor_yielding import check_pressure
 from hearth.clock import SystemClock
+from hearth.config.choices import AlertType
 from hearth.config.loading import parse_config
 from hearth.config.settings import ModelSettings, ServerSettings, Settings
 from hearth.engines.small_model.files import VARIABLE
@@ -413,6 +414,21 @@ def test_findings_are_compared_with_the_configuration_and_the_gateway(found, exp
     said = [f"{each.level} {each.says}" for each in found]
     assert len(said) == len(expected)
     assert all(line.startswith(begins) for line, begins in zip(said, expected, strict=True)), said
+
+
+def test_doctor_says_itself_what_to_do_about_a_gateway():
+    active = [{"type": each.value, "subject": "llama3.1:8b"} for each in AlertType]
+    found = check_status(
+        {
+            "alerts": {"active": [*active, {"type": "of_another_version"}]},
+            "storage": {"wal_frames_unreadable": 3, "damaged_copy": "hearth.db.damaged-1"},
+            "conversations": {"models": [{"model": "a", "switched_off": True}]},
+        }
+    )
+    advice = [each.advice for each in found]
+    assert len(advice) == len(AlertType) + 3
+    assert [each for each in advice if len(each) < 8 and each != "nothing"] == []
+    assert [each for each in advice if "docs/" in each] == []
 
 
 def test_too_much_memory_for_one_gpu_is_answered_with_how_all_are_counted():

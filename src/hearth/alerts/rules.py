@@ -264,7 +264,8 @@ def _drifted(event: ResidencyDrifted) -> Iterator[Alert]:
     )
     if reloaded:
         advice = (
-            "Set num_ctx in the model itself (docs/clients/index.md), or this will happen again."
+            "Set num_ctx in the model itself (in its Modelfile: PARAMETER num_ctx), or this will"
+            " happen again."
         )
         text = f"The model server reloaded {reloaded} with another context length. {advice}"
     elif came:

@@ -45,7 +45,7 @@ from hearth.cli.doctor_yielding import (
 )
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
-from hearth.config.choices import ALL_GPUS
+from hearth.config.choices import ALL_GPUS, AlertType
 from hearth.config.engines import ENGINE_TITLES
 from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.settings import (
@@ -346,7 +346,12 @@ def check_status(status: JsonMapping) -> Iterator[Finding]:
     for alert in parts(part(status, "alerts"), "active"):
         severity = text(alert, "severity")
         says = f"{severity} alert {text(alert, 'type')} {text(alert, 'subject')}".strip()
-        yield Finding("warn", "gateway", says, "see docs/alerts.md")
+        yield Finding("warn", "gateway", says, _remedy(text(alert, "type")))
+
+
+def _remedy(alert_type: str) -> str:
+    unknown = "use the `hearth` of the gateway's version"
+    return next((each.remedy for each in AlertType if each == alert_type), unknown)
 
 
 def _of_backend(backend: Json) -> Iterator[Finding]:
@@ -370,7 +375,8 @@ def _of_conversations(conversations: Json) -> Iterator[Finding]:
     off = [text(each, "model") for each in parts(conversations, "models") if each["switched_off"]]
     if off:
         says = f"conversations are no longer saved, since that failed twice: {', '.join(off)}"
-        yield Finding("warn", "gateway", says, "see docs/conversations.md")
+        remedy = "use another build of llama.cpp's server, or restart Hearth to try again"
+        yield Finding("warn", "gateway", says, remedy)
 
 
 def _of_store(storage: Json) -> Iterator[Finding]:
@@ -378,6 +384,9 @@ def _of_store(storage: Json) -> Iterator[Finding]:
         says = "it jumped ahead, so no old data is deleted"
         yield Finding("warn", "clock", says, "hearth admin confirm-clock")
     if frames := storage.get("wal_frames_unreadable"):
-        kept = text(storage, "damaged_copy") or "nothing"
-        says = f"{frames} frames could not be read at the start; {kept} is kept"
-        yield Finding("warn", "store", says, "see docs/storage.md")
+        kept = text(storage, "damaged_copy")
+        says = f"{frames} frames could not be read at the start; {kept or 'nothing'} is kept"
+        remedy = "check the disk"
+        if kept:
+            remedy += f"; `sqlite3 {kept} .recover` on a copy of it finds what is left"
+        yield Finding("warn", "store", says, remedy)

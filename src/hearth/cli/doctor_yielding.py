@@ -135,7 +135,8 @@ def _unfollowed(reason: str) -> Finding:
         "warn",
         "suspend",
         f"logind does not say when this machine sleeps ({reason})",
-        "see docs/yielding.md, or set gpu.yield.suspend to false",
+        "`sudo hearth install-service --yield-units` and `sudo systemctl enable"
+        " hearth-yield-sleep` free the GPU instead; or set gpu.yield.suspend to false",
     )
 
 
