@@ -26,6 +26,7 @@ from hearth.engines.table import EngineTable, Row
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.backend_watch import LONG_LIST
+from hearth.execution.context_wishes import ContextWishes
 from hearth.execution.engine_watch import EngineWatch
 from hearth.execution.gpu_leases import GpuLeases
 from hearth.execution.lease_views import leases_shown
@@ -124,6 +125,7 @@ class Gateway:
         self.load_options = watch.load_options
         self.list_may_differ = watch.list_may_differ
         self.check_capable = watch.check_capable
+        self.context_wishes = ContextWishes(watch)
         self.on_reload = self.in_force.on_reload
         self.config_in_force = self.in_force.shown
         self.config_summary = self.in_force.summary
@@ -472,7 +474,8 @@ class Gateway:
             for what, name in expected
             if name and self._watch.all_listed and self._watch.name_of(name) is None
         ]
-        return [*self.notes, *self._engines_down(), *missing, *self.aliases.warnings()]
+        beside = (*self.aliases.warnings(), *self.context_wishes.warnings())
+        return [*self.notes, *self._engines_down(), *missing, *beside]
 
     def _engines_down(self) -> list[str]:
         """The engines that do not answer while others do."""

@@ -353,6 +353,28 @@ async def test_a_burst_of_requests_waits_for_its_limit_where_the_owner_wants_tha
         await asyncio.sleep(600)
 
 
+ASKS_FOR_8192 = {**CHAT, "options": {"num_ctx": 8192}, "keep_alive": "10m"}
+
+
+@pytest.mark.parametrize(("has", "sizes"), [(4096, {}), (2048, {"m": ModelSettings(num_ctx=2048)})])
+async def test_a_context_that_a_caller_does_not_get_is_shown_once_for_it_and_the_model(has, sizes):
+    async with HttpHouse(models=sizes) as house:
+        await house.gateway.worker.watch.look()
+        for asked in (ASKS_FOR_8192, {**CHAT, "options": {"num_ctx": 1024}}, ASKS_FOR_8192):
+            got = await house.ask("POST", "/api/chat", asked)
+            assert (got.status, "options.num_ctx" in got.headers["x-hearth-rewrote"]) == (200, True)
+        status = (await house.ask("GET", "/llm/queue/status")).json
+        (warning,) = status["warnings"]
+        assert warning == (
+            f"local asked for a context of 8,192 tokens of m:latest, which has {has:,}"
+            " (models.m:latest.num_ctx)"
+        )
+        house.reload(models={"m": ModelSettings(num_ctx=8192)})
+        await house.ask("POST", "/api/chat", ASKS_FOR_8192)
+        await house.gateway.worker.watch.look()
+        assert (await house.ask("GET", "/llm/queue/status")).json["warnings"] == []
+
+
 LONG_CHAT = {**CHAT, "messages": [{"role": "user", "content": "hi" * LARGE_BYTES}]}
 
 

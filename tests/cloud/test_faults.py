@@ -362,8 +362,8 @@ async def test_a_call_that_is_still_being_read_at_the_stop_is_refused(home: Clou
 @pytest.mark.parametrize(
     ("change", "status", "reason"),
     [
-        ({"options": {"num_predict": 900_000}}, 400, "max_per_request_usd"),
-        ({"model": "claude-nonsense-9"}, 404, "cloud.prices"),
+        ({"options": {"num_predict": 900_000}}, 400, "one request may cost"),
+        ({"model": "claude-nonsense-9"}, 404, "no known price"),
     ],
 )
 async def test_what_could_cost_too_much_or_is_unknown_is_refused_with_the_reason(

@@ -334,7 +334,7 @@ async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(ho
     assert fill(house, "greedy") == 1
     with pytest.raises(
         QueueFull,
-        match=r"4 requests of greedy are waiting, which is half of queue\.max_external_depth",
+        match=r"4 requests of greedy are waiting, which is half of the queue",
     ):
         house.submit("a", caller="greedy")
     assert fill(house, "modest") == 4

@@ -298,7 +298,7 @@ async def test_bodies_have_one_room_in_which_nobody_takes_that_of_the_others(who
         ).status == 200:
             pass
         assert (seen.status, seen.headers["retry-after"]) == (503, "5")
-        assert b"server.max_bodies_mib" in seen.body
+        assert b"take all the memory" in seen.body
         assert (
             await tell(url, large_chat(HOUSE_KEY).replace(b"/api/chat", b"/api/show"))
         ).status == 200

@@ -84,6 +84,9 @@ class Inference:
             calls_on=calls_on,
         )
         keepalive_show = body.admission.identity.keepalive_show or gateway.settings.keepalive.show
+        name = gateway.name_of(envelope.model)
+        if envelope.num_ctx is not None and name is not None:
+            gateway.context_wishes.note(body.admission.identity.caller, name, envelope.num_ctx)
         if envelope.kind == "generate":
             self._chat_models.add(gateway.name_of(envelope.model) or "")
         return Relay(

@@ -39,7 +39,6 @@ def facts(answer: Json) -> Table:
 
 def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     gpu = part(answer, "gpu")
-    config = part(answer, "config")
     yield "GPU", _residents(gpu)
     yield "", _swaps(gpu)
     yield from _leases(part(answer, "leases"))
@@ -60,6 +59,13 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
         if row.get("model") is None:
             yield "last hour", _latency(row)
     yield from _failing_targets(part(answer, "alerts"))
+    for warning in texts(answer, "warnings"):
+        yield "warning", Text(warning, "yellow")
+    yield from _configuration(part(answer, "config"))
+
+
+def _configuration(config: Json) -> Iterator[tuple[Text | str, Text]]:
+    """What is not in force of it, and why."""
     for problem in texts(config, "problems"):
         refused = f"refused, the old one is in force: {problem}"
         yield Text("config", "bold red"), Text(refused, "red")

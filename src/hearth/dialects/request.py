@@ -150,7 +150,8 @@ class Envelope:
         with, as its first messages tell; empty for none. needs: what the model must be able to do;
         None where that is not known. ways: how a stream of it that is interrupted can go on.
         digest: stands for address and body as they were sent; empty where nobody asks for it.
-        refusal: why the model server cannot be asked for it, though Claude perhaps can.
+        refusal: why the model server cannot be asked for it, though Claude perhaps can. num_ctx:
+        the context that the caller asks for, which only the owner decides; None for none.
     """
 
     dialect: Dialect
@@ -167,6 +168,7 @@ class Envelope:
     ways: tuple[ResumeMode, ...] = ()
     digest: bytes = b""
     refusal: BadRequest | None = None
+    num_ctx: int | None = None
 
 
 def read_request(
@@ -214,8 +216,14 @@ def read_request(
         background=_background(route, fields, shapes),
         conversation=conversation_of(route, fields) if kind == "generate" else "",
         needs=needs_of(route, asked.fields, called),
+        num_ctx=_num_ctx(asked.options),
     )
     return envelope, fields
+
+
+def _num_ctx(options: JsonObject) -> int | None:
+    found = (one for name, one in options.items() if name.lower() == "num_ctx")
+    return next((int(one) for one in found if _is_number(one) and 0 < one <= MAX_INT), None)
 
 
 def _read(route: Route, body: bytes) -> tuple[_Asked, bool]:
