@@ -196,13 +196,14 @@ class Gateway:
         self._recalled = True
         if self.kept_orders is not None:
             await self.kept_orders.recall()
-        if self.history is not None:
-            with suppress(StorageUnavailable):
-                await self._recall(self.history)
-
-    async def _recall(self, history: InvocationHistory) -> None:
         now = self.clock.monotonic()
         wall_s = self.clock.wall()
+        self.records.timeline.recall((), (), (), now=now, wall_s=wall_s)
+        if self.history is not None:
+            with suppress(StorageUnavailable):
+                await self._recall(self.history, now, wall_s)
+
+    async def _recall(self, history: InvocationHistory, now: float, wall_s: float) -> None:
         admissions = await history.admissions_since(wall_s - HOUR_S)
         for kind in COUNTED:
             records = [

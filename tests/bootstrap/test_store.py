@@ -152,6 +152,15 @@ async def test_the_hour_of_swaps_waits_and_overhead_goes_on_after_a_restart(sett
         assert unknown[1] < stopped[0] < stopped[1] <= now
 
 
+@pytest.mark.parametrize("store", [True, False])
+async def test_the_hour_before_the_first_start_is_unknown(settings, store):
+    async with live(settings, store=store) as first:
+        now = first.gateway.clock.monotonic()
+        ((began, ended),) = first.gateway.records.timeline.gaps(now)
+        assert ended - began == pytest.approx(3600.0)
+        assert ended <= now
+
+
 async def test_embedding_calls_are_counted_apart_after_a_restart(settings):
     several = [{"model": EMBEDDER, "input": text} for text in "abcdefg"]
     async with live(limited(settings, 100)) as first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from hearth.clock import new_id
 from hearth.storage import usage
 from hearth.types import JOB_PREFIX, Lane
 from tests.storage.house import ended, opened, queued, written
+from tests.support.recorder import Recorder
 from tests.support.stopped_clock import WALL
 
 HOUR = int(WALL // 3600)
@@ -91,3 +93,25 @@ async def test_only_dead_processes_leave_reservations_without_an_owner(tmp_path,
             "mine", caller="n8n", model="claude", reserved_usd=1.0, at_wall_s=WALL
         )
         assert await store.ledger.settle_orphans() == 0
+
+
+async def test_a_process_ran_until_it_ended_or_was_last_heard_of(tmp_path, clock):
+    path = tmp_path / "hearth.db"
+    async with opened(path, clock) as store:  # killed: its last row is all that is known
+        store.invocations.emit(ended(1, at=clock.monotonic() + 50.0))
+        await written(store)
+        assert await store.invocations.runs_since(0.0) == ()
+    clock.advance(100.0)
+    async with opened(path, clock) as store:
+        looking = asyncio.create_task(store.calendar.run(Recorder()))
+        await asyncio.sleep(0)
+        clock.advance(30.0)
+        looking.cancel()
+        await asyncio.wait({looking})
+        await written(store)
+    clock.advance(100.0)
+    async with opened(path, clock) as store:
+        first, second = await store.invocations.runs_since(0.0)
+        assert (first.started_wall_s, first.seen_wall_s) == (WALL, WALL + 50.0)
+        assert (second.started_wall_s, second.seen_wall_s) == (WALL + 100.0, WALL + 130.0)
+        assert await store.invocations.runs_since(WALL + 60.0) == (second,)
