@@ -88,3 +88,15 @@ async def test_with_keys_only_an_admin_manages_and_only_this_machine_learns_the_
         403,
         "managing models needs an admin key; ask the owner for one",
     )
+
+
+async def test_ollamas_client_sends_the_key_of_its_environment(start_home: StartHome, monkeypatch):
+    home = await start_home(house_settings(keys=KEYS))
+    monkeypatch.setenv("OLLAMA_API_KEY", GUEST_KEY)
+    async with ollama.AsyncClient(host=home.url, trust_env=False) as client:
+        assert (await client.list()).models
+    monkeypatch.delenv("OLLAMA_API_KEY")
+    async with ollama.AsyncClient(host=home.url, trust_env=False) as client:
+        with pytest.raises(ollama.ResponseError) as refused:
+            await client.list()
+    assert refused.value.status_code == 401
