@@ -201,6 +201,22 @@ def test_lines_to_add_by_hand_name_the_file_in_force(hearth, tmp_path, found_by)
     assert "hearth admin key revoke" in refused.stderr
 
 
+def test_the_first_key_is_written_into_a_file_that_only_lacks_one(hearth, tmp_path):
+    file = tmp_path / "open.yaml"
+    file.write_text("server: {host: 0.0.0.0}  # all\n")
+    told = hearth("admin", "key", "new", "anna", "--write", "--config", "open.yaml")
+    assert (told.exit_code, names(file.read_text())) == (0, ["anna"])
+    assert file.read_text().startswith("server: {host: 0.0.0.0}  # all\n")
+    file.write_text("server: {host: 0.0.0.0}\nqueue: 7\n")
+    refused = hearth("admin", "key", "new", "anna", "--write", "--config", "open.yaml")
+    assert (refused.exit_code, "hearth_" in refused.output) == (2, False)
+    assert "2 problems in the configuration" in refused.stderr
+    for text in ("queue: 7\n", "[" * 5000, "a: b: c\n", "\xff"):
+        file.write_bytes(text.encode("latin-1"))
+        for args in (("new", "anna", "--write"), ("revoke", "anna")):
+            assert hearth("admin", "key", *args, "--config", "open.yaml").exit_code == 2
+
+
 def test_a_key_for_a_file_that_lacks_one_is_made_and_names_it(hearth, tmp_path):
     (tmp_path / "open.yaml").write_text("server: {host: 0.0.0.0}\n")
     told = hearth("admin", "key", "new", "anna", "--config", "open.yaml")

@@ -174,7 +174,7 @@ def edit_keys(
     path, _ = find_config(file)
     if path is None:
         raise Unusable(_NO_FILE)
-    before = {each.name for each in load_gateway_config(path).settings.auth.keys}
+    before = _names_before(path, entry)
     if added in before:
         raise _taken(path, before)
     if removed and removed not in before:
@@ -189,6 +189,27 @@ def edit_keys(
         raise _not_by_line()
     _write(path.resolve(), edited)
     return path
+
+
+def _names_before(path: Path, entry: list[str] | None) -> set[str]:
+    """Whose keys are in the file; nobody's where a first key is all that it lacks, since it listens
+    on more than loopback. Raises ConfigError.
+    """
+    try:
+        return {each.name for each in load_gateway_config(path).settings.auth.keys}
+    except ConfigError:
+        if entry is not None and _lacks_only(entry, path):
+            return set()
+        raise
+
+
+def _lacks_only(entry: list[str], path: Path) -> bool:
+    try:
+        mended = with_key(path.read_text("utf-8"), entry)
+        keys = parse_bytes(mended.encode(), path).settings.auth.keys
+    except (ConfigError, Unusable, yaml.YAMLError, RecursionError, OSError, ValueError):
+        return False  # the first refusal says what is wrong
+    return len(keys) == 1
 
 
 def _taken(path: Path, known: set[str]) -> Unusable:
