@@ -308,6 +308,44 @@ async def test_an_answer_with_thoughts_goes_on_behind_them(tmp_path):
             assert len(resumed) > MOST_TRIES / 2
 
 
+UNTHINKING = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
+    "{% if not (loop.last and m['role'] == 'assistant') %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}"
+)
+
+
+async def messages_with_tools(door: Door, tokens: int) -> AsyncIterator[str]:
+    tool: Any = {"name": "weather", "description": "", "input_schema": {"type": "object"}}
+    stream: Any = await door.claude.messages.create(
+        model=MODEL,
+        messages=HELLO,
+        stream=True,
+        max_tokens=tokens,
+        tools=[tool],
+        extra_body=COLD,
+    )
+    return (
+        event.delta.text
+        async for event in stream
+        if event.type == "content_block_delta" and event.delta.type == "text_delta"
+    )
+
+
+async def test_a_template_that_writes_an_empty_thought_goes_on_with_tools(tmp_path):
+    """And without a seed to replay with. This server writes the same before a begun answer."""
+    model = tmp_path / "unthinking.gguf"
+    write_model(model, tuple(LETTERS), UNTHINKING)
+    with serving(model, MODEL) as url:
+        async with open_door(url) as door:
+            whole = "".join([piece async for piece in await messages_with_tools(door, TOKENS)])
+            for _ in range(MOST_TRIES):
+                assert await interrupted(door, messages_with_tools) == whole
+                if door.events.of(ItemInterrupted):
+                    break
+            assert [event.how for event in door.events.of(ItemResumed)] == ["continued"]
+
+
 THOUGHTS = ("<think>\n", "</think>", *(f"\u2581{word}" for word in ("so", "hm", "<think>")))
 THINKING = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
