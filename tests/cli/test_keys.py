@@ -198,7 +198,7 @@ def test_lines_to_add_by_hand_name_the_file_in_force(hearth, tmp_path, found_by)
     refused = hearth("admin", "key", "new", "old", *args, **environ)
     assert (refused.exit_code, "hearth_" in refused.output) == (2, False)
     assert f"{file} has a key of that name already" in refused.stderr
-    assert "hearth admin key revoke" in refused.stderr
+    assert "`hearth admin key revoke old`" in refused.stderr
 
 
 def test_the_first_key_is_written_into_a_file_that_only_lacks_one(hearth, tmp_path):

@@ -131,7 +131,7 @@ def _check_free(path: Path, name: str) -> None:
     with suppress(ConfigError):
         known = {each.name for each in load_gateway_config(path).settings.auth.keys}
         if name in known:
-            raise _taken(path, known)
+            raise _taken(path, name, known)
 
 
 @key.command
@@ -176,7 +176,7 @@ def edit_keys(
         raise Unusable(_NO_FILE)
     before = _names_before(path, entry)
     if added in before:
-        raise _taken(path, before)
+        raise _taken(path, added, before)
     if removed and removed not in before:
         raise Unusable(
             f"{path} has no key of that name: {', '.join(sorted(before)) or 'it has no keys'}"
@@ -212,10 +212,10 @@ def _lacks_only(entry: list[str], path: Path) -> bool:
     return len(keys) == 1
 
 
-def _taken(path: Path, known: set[str]) -> Unusable:
+def _taken(path: Path, name: str, known: set[str]) -> Unusable:
     return Unusable(
-        f"{path} has a key of that name already; choose another name, or remove that key with"
-        f" `hearth admin key revoke`: {', '.join(sorted(known))}"
+        f"{path} has a key of that name already (keys: {', '.join(sorted(known))}); choose another"
+        f" name, or remove that key with `hearth admin key revoke {name}`"
     )
 
 
