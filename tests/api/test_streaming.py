@@ -422,6 +422,17 @@ async def test_an_error_behind_whitespace_is_the_json_of_the_answer(house, path)
     assert (got.status, got.body[:1], got.complete) == (200, b" ", True)
 
 
+@padding_house
+async def test_a_caller_of_http_1_0_who_would_get_no_byte_sooner_keeps_the_status(house):
+    body = b'{"error":"out of memory"}'
+    length = ((b"content-length", b"%d" % len(body)),)
+    house.service = answering(body, status=500, headers=length, after_s=330.0)
+    wire = ((b"host", b"localhost"),)
+    scope = {**http_scope("POST", "/api/chat", wire, "127.0.0.1"), "http_version": "1.0"}
+    got = await drive(house.app, scope, json.dumps(WHOLE).encode())
+    assert (got.status, got.chunks) == (500, (body,))
+
+
 @patient_house
 async def test_whitespace_comes_only_where_the_owner_wants_it(house):
     house.service = answering(b'{"done":true}', after_s=330.0)

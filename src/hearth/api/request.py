@@ -130,7 +130,7 @@ async def until_disconnected(
 @value
 class Request:
     """A request and the way to answer it; `target` is path and query as they were sent, for
-    forwarding.
+    forwarding. `reads_chunks`: as every caller but those of HTTP/1.0.
     """
 
     method: str
@@ -143,6 +143,7 @@ class Request:
     answer: Responder
     disconnected: asyncio.Future[None]
     connection: asyncio.BaseTransport | None
+    reads_chunks: bool
 
     @property
     def id_header(self) -> tuple[bytes, bytes]:
@@ -197,6 +198,7 @@ def request_of(
         answer=Responder(send, scope.get(DATE)),
         disconnected=scope[DISCONNECTED],
         connection=scope.get(CONNECTION),
+        reads_chunks=scope.get("http_version") != "1.0",
     )
 
 

@@ -55,7 +55,11 @@ class Relay:
         self._streaming = streaming
         self._rewritten = rewritten
         self._names_model = names_model
-        self._pads = not streaming and self._keepalive.whole_answers == "whitespace"
+        self._pads = (
+            not streaming
+            and self._keepalive.whole_answers == "whitespace"
+            and request.reads_chunks  # without chunks nothing of it would be sent before its end
+        )
         """Whitespace may come yet: the answer does not stream, and nothing of it was sent."""
         self._disconnected = False
         self._sending = False
