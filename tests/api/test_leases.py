@@ -234,6 +234,8 @@ def test_a_lease_is_for_admins_and_for_keys_with_may_lease(key, status):
                 assert (await house.ask(method, path, key=key)).status == status
         if status == 403:
             assert "`may_lease: true`" in got.error
+            far = await house.ask("GET", LEASES, key=key, peer="192.168.1.9")
+            assert far.error.endswith("a key with this right, or an admin's")
 
     run()
 

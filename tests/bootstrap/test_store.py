@@ -53,7 +53,7 @@ from tests.support.stopped_clock import WALL, StoppedClock
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
-NO_LOG = {"error": "there is no request log: storage.enabled is off"}
+NO_LOG = {"error": "there is no request log (storage.enabled is off)"}
 DAY_S = 86_400.0
 
 

@@ -441,7 +441,7 @@ async def test_one_key_fills_only_its_share_and_an_admin_sees_and_deletes_it(liv
         parts = {"purpose": b"batch", "file": b"x" * 9000}
         kept = (await form(house, parts, key=GUEST_KEY)).json["id"]
         refused = await form(house, parts, key=GUEST_KEY)
-        assert (refused.status, b"caller_share_pct" in refused.body) == (503, True)
+        assert (refused.status, b"used its share" in refused.body) == (503, True)
         assert (await form(house, parts, key=HOUSE_KEY)).status == 200
         stored = (await house.ask("GET", "/llm/admin/stored", key=ADMIN_KEY)).json
         assert {each["caller"]: (each["files"], each["file_bytes"]) for each in stored["callers"]}[

@@ -225,22 +225,22 @@ OUTSIDE = limits_of(SETTINGS, Lane.EXTERNAL)
 @pytest.mark.parametrize(
     ("limits", "kept", "refused", "says"),
     [
-        (replace(LIMITS, max_queued=2), {"me": 2}, "me", r"jobs\.max_queued"),
-        (replace(LIMITS, max_bytes=3 * SIZE + 10), {"me": 3}, "me", r"jobs\.max_stored_mib"),
+        (replace(LIMITS, max_queued=2), {"me": 2}, "me", "jobs.max_queued"),
+        (replace(LIMITS, max_bytes=3 * SIZE + 10), {"me": 3}, "me", "jobs.max_stored_mib"),
         (replace(LIMITS, own_max_bytes=2 * SIZE + 1), {"you": 2, "me": 2}, "me", "forget=true"),
-        (OUTSIDE, {"greedy": 5}, "greedy", r"caller_share_pct of jobs\.max_queued"),
-        (OUTSIDE, {"greedy": 5, "other": 3}, "third", r"jobs\.max_queued"),
+        (OUTSIDE, {"greedy": 5}, "greedy", "caller_share_pct of jobs.max_queued"),
+        (OUTSIDE, {"greedy": 5, "othe": 3}, "third", "jobs.max_queued"),
         (
             limits_of(SETTINGS, Lane.INTERNAL),
-            {"greedy": 5, "other": 5},
+            {"greedy": 5, "othe": 5},
             "third",
-            r"jobs\.max_queued",
+            "jobs.max_queued",
         ),
         (
             limits_of(SETTINGS.replace(auth=AuthSettings()), Lane.EXTERNAL),
             {"greedy": 10},
             "greedy",
-            r"jobs\.max_queued",
+            "jobs.max_queued",
         ),
     ],
 )
@@ -252,8 +252,10 @@ async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(
         for _ in range(count):
             number += 1
             await table.accept(job(f"job_{number}", caller=caller), limits)
-    with pytest.raises(QueueFull, match=says):
+    with pytest.raises(QueueFull) as full:
         await table.accept(job("job_x", caller=refused), limits)
+    assert says in full.value.for_owner().message
+    assert "jobs." not in full.value.message
     assert len(await table.list_jobs(limit=100)) == number
 
 

@@ -51,10 +51,8 @@ _MANAGEMENT_TEXT_HERE = (
     " send it as Authorization: Bearer KEY; or {advice}"
 )
 """To callers on this machine, who may know where the model server is."""
-_LEASE_TEXT = (
-    "taking the GPU for another program needs a key with the right to lease (`may_lease: true`), or"
-    " an admin's; ask the owner for one"
-)
+_LEASE_TEXT = "taking the GPU for another program needs a key with this right, or an admin's"
+_LEASE_REMEDY = "set `may_lease: true` at its entry in auth.keys"
 _OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/", f"{MESSAGE_BATCHES_PATH}/")
 """Below them unknown addresses have Hearth's own text, elsewhere the model server's."""
 
@@ -134,14 +132,14 @@ class HearthApp:
     def _check_access(self, request: Request, identity: Identity, access: Access) -> None:
         if access == "admin" and not identity.admin:
             raise Forbidden("this requires an admin key")
+        is_here = request.peer is not None and is_loopback(request.peer)
         if access == "lease" and not identity.may_lease:
-            raise Forbidden(_LEASE_TEXT)
+            error = Forbidden(_LEASE_TEXT, remedy=_LEASE_REMEDY)
+            raise error.for_owner() if is_here else error
         if access == "model manager" and not identity.admin:
-            raise Forbidden(self._management_text(request))
+            raise Forbidden(self._advice() if is_here else _MANAGEMENT_TEXT)
 
-    def _management_text(self, request: Request) -> str:
-        if request.peer is None or not is_loopback(request.peer):
-            return _MANAGEMENT_TEXT
+    def _advice(self) -> str:
         row = self._gateway.engines.serving("/api/pull")
         return _MANAGEMENT_TEXT_HERE.format(advice=row.engine.how_to_manage(row.url))
 

@@ -195,7 +195,7 @@ class FilesQuery(BaseModel):
 def batches_of(gateway: Gateway) -> Batches:
     """Raises NotFound where there is no store to keep them in."""
     if gateway.batches is None:
-        raise NotFound("files and batches need the store: storage.enabled is off")
+        raise NotFound("there are no files and batches here", remedy="storage.enabled is off")
     return gateway.batches
 
 

@@ -228,7 +228,7 @@ class JobPages:
 
     def _jobs(self) -> Jobs:
         if self._gateway.jobs is None:
-            raise NotFound("durable jobs need the store: storage.enabled is off")
+            raise NotFound("there are no durable jobs here", remedy="storage.enabled is off")
         return self._gateway.jobs
 
 

@@ -279,7 +279,7 @@ class StatusPages:
 
     def _history(self) -> InvocationHistory:
         if self._gateway.history is None:
-            raise NotFound("there is no request log: storage.enabled is off")
+            raise NotFound("there is no request log", remedy="storage.enabled is off")
         return self._gateway.history
 
     def _between(self, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:

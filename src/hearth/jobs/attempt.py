@@ -146,7 +146,7 @@ def _answered(head: ReplyHead, body: bytes | None, job: Job, jobs: JobSettings) 
         return JobEnd(
             state=JobState.FAILED,
             reason="result_too_large",
-            error="the answer is longer than jobs.max_result_mib allows",
+            error="the answer is longer than an answer of a job may be",
             status=head.status,
         )
     if head.status >= 500 and job.attempts < jobs.max_attempts:

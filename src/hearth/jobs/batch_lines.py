@@ -169,7 +169,7 @@ def _problem(
 def _value_of(text: bytes | None) -> dict[str, JsonValue]:
     """The object in a line: one reader for lines of any size. Raises _Wrong."""
     if text is None:
-        raise _Wrong("line_too_long", "This line is longer than server.max_body_mib allows.", None)
+        raise _Wrong("line_too_long", "This line is longer than a request may be.", None)
     text = text.removeprefix(BOM_UTF8)
     if not _is_utf8(text):
         raise _Wrong(
@@ -339,9 +339,7 @@ class Check:
 
     async def _settle(self) -> None:
         if self._total > self._most:
-            says = (
-                f"A batch may have {self._most} requests (batches.max_requests); the file has more."
-            )
+            says = f"A batch may have {self._most} requests; the file has more."
             self._problems.insert(0, _problem("too_many_requests", says))
         elif self._total == 0:
             self._problems.append(_problem("empty_file", "The file holds no request."))
