@@ -32,6 +32,7 @@ from benchmarks import (
     household,
     ingester,
     overhead,
+    packing,
     programs,
     prompt_cache,
     saving,
@@ -49,6 +50,7 @@ Measure = Callable[[int, Path], list[Finding]]
 LITELLM = "litellm"
 HOUSEHOLD = "household"
 PROMPT_CACHE = "prompt_cache"
+PACKING = "packing"
 TWO_AGENTS = "two_agents"
 SAVING = "saving"
 GAMES = "games"
@@ -73,12 +75,13 @@ MEASURES: dict[str, Measure] = {
     "programs": programs.measure,
     HOUSEHOLD: household.measure,
     PROMPT_CACHE: prompt_cache.measure,
+    PACKING: packing.measure,
     TWO_AGENTS: two_agents.measure,
     SAVING: saving.measure,
     GAMES: games.measure,
     SOURCE: source.measure,
 }
-_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, SAVING, GAMES, SOURCE}
+_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, PACKING, SAVING, GAMES, SOURCE}
 """Measured only where they are named: they install or download something, take long, or measure
 the code itself.
 """
@@ -117,8 +120,8 @@ def main(
     plot_file: Path | None,
 ) -> None:
     """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with
-    LiteLLM, installed for it, beside it, `household`, `prompt_cache`, `saving` and `games`, for
-    which a model is downloaded, and `source`, which counts the code.
+    LiteLLM, installed for it, beside it, `household`, `prompt_cache`, `packing`, `saving` and
+    `games`, for which a model is downloaded, and `source`, which counts the code.
     """
     if plot_file is not None and not DRAWN & set(chosen(names)):
         raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")
