@@ -105,7 +105,9 @@ def test_every_setting_is_read_by_something_that_acts_on_it():
     }
 
     assert len(sections) > 20
-    assert settings - acted_on == set()
+    assert "yielding" in acted_on
+    # a word of Python's own, read as `yielding`
+    assert settings - acted_on - {"yield"} == set()
 
 
 def _only_describes(path: Path) -> bool:
