@@ -470,8 +470,7 @@ def unchunked(send: Send) -> Send:
                 cycle.chunked_encoding = False
                 cycle.keep_alive = False
             elif cycle.keep_alive and b"connection" not in fields:
-                kept = (b"connection", b"keep-alive")
-                message = {**message, "headers": [*message["headers"], kept]}
+                message = _with_header(message, b"connection", b"keep-alive")
             # which have no body to measure
             if not has_length and not streams and message["status"] not in (204, 304):
                 kept_head = message
@@ -488,12 +487,11 @@ def unchunked(send: Send) -> Send:
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             body = b"".join(parts)
-            await send(
-                {
-                    **kept_head,
-                    "headers": [*kept_head["headers"], (b"content-length", b"%d" % len(body))],
-                }
-            )
+            await send(_with_header(kept_head, b"content-length", b"%d" % len(body)))
             await send({**message, "body": body})
 
     return send_unchunked
+
+
+def _with_header(head: Message, name: bytes, value: bytes) -> Message:
+    return {**head, "headers": [*head["headers"], (name, value)]}
