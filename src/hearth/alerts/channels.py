@@ -71,7 +71,7 @@ _PROBLEMS = {
     "connect": "no connection: is the host reachable from this machine?",
     "tls": "the certificate of the host is not trusted",
     "timeout": "no answer in time",
-    "broken": "the connection ended before there was an answer",
+    "broken": "the connection ended before there was an answer of HTTP",
 }
 MILLISECONDS_FROM = 100
 """Fewer milliseconds are taken for seconds, which is a short wait as well."""
