@@ -4,6 +4,7 @@ command that a text names.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import re
@@ -142,6 +143,16 @@ async def test_every_command_in_a_shell_block_runs(run: Run, tmp_path: Path, blo
 @pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.place)
 async def test_every_script_of_the_client_pages_runs_and_prints_an_answer(run: Run, block: Block):
     assert (await run(sys.executable, "-c", block.text)).strip()
+
+
+async def test_the_emulator_that_its_page_shows_starts():
+    block = next(each for each in BLOCKS if each.place.startswith("docs/emulator.md:"))
+    names = {"Emulator": Emulator, "default_profiles": default_profiles, "SystemClock": SystemClock}
+    code = compile(block.text, block.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await eval(code, names)
+    emulator = names["emulator"]
+    assert isinstance(emulator, Emulator)
+    await emulator.stop()
 
 
 @pytest.mark.parametrize("block", OURS)
