@@ -22,7 +22,7 @@ from hearth.errors import (
     LoadError,
     ModelNotFound,
 )
-from hearth.types import InstalledModel, JsonDict, LoadOptions, ResidentModel
+from hearth.types import MIB, InstalledModel, JsonDict, LoadOptions, ResidentModel
 from tests.dialects.captured import captured
 from tests.engines.stub_server import Peer, Serve, StubServer, saying
 
@@ -255,8 +255,13 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
         Control.installed,
         LISTED,
         (
-            InstalledModel(name="a:latest", digest="one"),
-            InstalledModel(name="b:cloud", digest="two", remote_host="https://ollama.com:443"),
+            InstalledModel(name="a:latest", digest="one", file_mib=4096 / MIB),
+            InstalledModel(
+                name="b:cloud",
+                digest="two",
+                remote_host="https://ollama.com:443",
+                file_mib=384 / MIB,
+            ),
         ),
     ),
 )

@@ -128,7 +128,7 @@ async def test_the_owner_sees_the_largest_first_and_what_each_caller_keeps(ports
 
 @pytest.mark.parametrize(
     ("max_bytes", "own_max_bytes", "says"),
-    [(119, None, r"jobs\.max_stored_mib"), (1000, 119, "forget=true")],
+    [(119, None, "the store is full"), (1000, 119, "forget=true")],
 )
 async def test_files_and_jobs_share_the_room(ports, max_bytes, own_max_bytes, says):
     new = job("job_1", request=b"r" * 100)
