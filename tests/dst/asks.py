@@ -198,6 +198,7 @@ class Ask:
             target=self.path,
             headers=headers,
             request_id=request_id,
+            reads_chunks=True,
             **unused,
         )
 

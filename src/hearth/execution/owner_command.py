@@ -9,6 +9,11 @@ from asyncio.subprocess import DEVNULL
 from collections.abc import Sequence
 from contextlib import suppress
 
+KILLED_WITHIN_S = 2.0
+"""What was killed is waited for, so that nothing of it is left; what may not be killed, no longer
+than this.
+"""
+
 
 async def run_command(command: Sequence[str], timeout_s: float) -> str:
     """How it failed, empty where it did not. What it writes is dropped, since that may be secret;
@@ -30,6 +35,9 @@ async def run_command(command: Sequence[str], timeout_s: float) -> str:
             # what runs as another user, as under sudo, may not be ended by us, and runs on
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(KILLED_WITHIN_S):
+                    await process.wait()
     if code < 0:
         return f"was ended by signal {-code}"
     return f"ended with {code}" if code else ""
