@@ -19,7 +19,7 @@ from hearth.scheduling.waiting import Entry
 from hearth.types import Sequence
 from tests.scheduling.shell import Shell
 from tests.scheduling.test_mixed_schedules import MixedSchedule
-from tests.scheduling.test_schedules import Schedule
+from tests.scheduling.test_schedules import Schedule, played
 from tests.support.examples import EXAMPLES
 
 BLOCK = 2_000
@@ -62,18 +62,12 @@ class Programs:
             self._shell.lease_ended(lease_id)
 
 
-class LeasedSchedule(Schedule):
-    """`run` raises AssertionError where a rule is broken."""
+class BesidePrograms(Schedule):
+    """Whose programs take the card instead of some trouble."""
 
     def __init__(self, number: int) -> None:
-        self.begun_streams: set[int] = set()
-        self.seen: Counter[str] = Counter()
         self.programs = Programs(self, number)
         super().__init__(number)
-
-    def something(self) -> None:
-        if not self.programs.act():
-            super().something()
 
     def trouble(self) -> None:
         if not self.programs.act():
@@ -82,6 +76,19 @@ class LeasedSchedule(Schedule):
     def heal(self) -> None:
         self.programs.end()
         super().heal()
+
+
+class LeasedSchedule(BesidePrograms):
+    """`run` raises AssertionError where a rule is broken."""
+
+    def __init__(self, number: int) -> None:
+        self.begun_streams: set[int] = set()
+        self.seen: Counter[str] = Counter()
+        super().__init__(number)
+
+    def something(self) -> None:
+        if not self.programs.act():
+            super().something()
 
     def settle(self) -> None:
         self.programs.end()
@@ -128,44 +135,22 @@ class LeasedSchedule(Schedule):
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_schedule_with_leases_breaks_a_rule(block: int):
     seen: Counter[str] = Counter()
-    for number in range(block * BLOCK, block * BLOCK + BLOCK):
-        schedule = LeasedSchedule(number)
-        try:
-            schedule.run()
-        except Exception as broken:
-            broken.add_note(f"schedule {number}")
-            raise
+    for schedule in played(LeasedSchedule, range(block * BLOCK, block * BLOCK + BLOCK)):
         seen += schedule.seen
         seen["leases"] += schedule.programs.leases
     assert seen >= Counter({"leases": BLOCK, "stopped": 100, "unloaded": 100, "given up": 20}), seen
 
 
-class MixedLeasedSchedule(MixedSchedule):
+class MixedLeasedSchedule(BesidePrograms, MixedSchedule):
     """The same on models of several engines, with aliases, and with faults."""
-
-    def __init__(self, number: int) -> None:
-        self.programs = Programs(self, number)
-        super().__init__(number)
-
-    def trouble(self) -> None:
-        if not self.programs.act():
-            super().trouble()
-
-    def heal(self) -> None:
-        self.programs.end()
-        super().heal()
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_schedule_with_several_engines_and_leases_breaks_a_rule(block: int):
     seen: Counter[str] = Counter()
-    for number in range(block * BLOCK // 2, (block + 1) * BLOCK // 2):
-        schedule = MixedLeasedSchedule(number)
-        try:
-            schedule.run()
-        except Exception as broken:
-            broken.add_note(f"schedule {number}")
-            raise
+    for schedule in played(
+        MixedLeasedSchedule, range(block * BLOCK // 2, (block + 1) * BLOCK // 2)
+    ):
         seen += schedule.seen
         seen["leases"] += schedule.programs.leases
     assert seen >= Counter({"leases": BLOCK // 2, "card_taken": 20, "v": BLOCK // 2}), seen

@@ -15,7 +15,7 @@ import pytest
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Dispatch, Fail
 from hearth.types import Lane, Priority
-from tests.scheduling.test_schedules import LANES, PROMPTS, Schedule
+from tests.scheduling.test_schedules import LANES, PROMPTS, Schedule, played
 from tests.support.examples import EXAMPLES
 
 ENGINES = (frozenset({"a", "b", "c"}), frozenset({"v"}), frozenset({"far"}))
@@ -107,13 +107,7 @@ BLOCKS = 1 if EXAMPLES == 1 else 6 * EXAMPLES
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_schedule_with_several_engines_breaks_a_rule(block: int):
     seen: Counter[str] = Counter()
-    for number in range(block * BLOCK, block * BLOCK + BLOCK):
-        schedule = MixedSchedule(number)
-        try:
-            schedule.run()
-        except Exception as broken:
-            broken.add_note(f"schedule {number}")
-            raise
+    for schedule in played(MixedSchedule, range(block * BLOCK, block * BLOCK + BLOCK)):
         seen.update(schedule.seen)
         seen["outages"] += schedule.outages
     expected = {"a": BLOCK, "v": BLOCK, "far": BLOCK // 2, "outages": BLOCK, "backend_down": 30}

@@ -10,6 +10,7 @@ from random import Random
 from hearth.scheduling import inputs
 from tests.scheduling.shell import Shell
 from tests.scheduling.test_lease_schedules import OFTEN, LeasedSchedule, Programs
+from tests.scheduling.test_schedules import played
 from tests.scheduling.worked import Example, examples, play, settings_of
 from tests.support.cases import for_each
 
@@ -126,12 +127,6 @@ class UnifiedSchedule(LeasedSchedule):
 def test_no_schedule_in_unified_memory_loads_into_swap():
     """Every load is judged by `DecisionChecker`."""
     seen: Counter[str] = Counter()
-    for number in range(1_500):
-        schedule = UnifiedSchedule(number)
-        try:
-            schedule.run()
-        except Exception as broken:
-            broken.add_note(f"schedule {number}")
-            raise
+    for schedule in played(UnifiedSchedule, range(1_500)):
         seen += schedule.seen
     assert seen >= Counter({"short": 100, "given up": 20}), seen

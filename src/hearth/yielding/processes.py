@@ -96,9 +96,10 @@ class ProcessScan:
 
     def _listed(self) -> set[int]:
         try:
-            return {int(name) for name in os.listdir(self._proc) if name.isdecimal()}  # noqa: PTH208
+            names = os.listdir(self._proc)  # noqa: PTH208 - no path is made of each
         except OSError:
             return set()
+        return {int(name) for name in names if name.isdecimal()}
 
     def _to_read(self, present: set[int], now_s: float, *, is_full: bool) -> Iterable[int]:
         if is_full:
