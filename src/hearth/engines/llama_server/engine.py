@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable
 
 from hearth.clock import Clock
+from hearth.engines.continuations import Opens
 from hearth.engines.data_path import DataPath
 from hearth.engines.llama_server.control import Control
 from hearth.engines.llama_server.pages import shown
 from hearth.engines.llama_server.slots import Slots
 from hearth.engines.llama_server.traits import API, LlamaServerTraits
 from hearth.engines.openai_server.adapter import Staying
-from hearth.engines.openai_server.calls import OpenAiCalls, Place
+from hearth.engines.openai_server.calls import OpenAiCalls, Place, Upstream
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import page
 
@@ -25,6 +26,11 @@ MISTAKES = re.compile(
     r"|(?:image|audio) input is not supported"
 )
 """What the server says of a request that is wrong, as if the fault were its own."""
+
+
+def calls_of_llama_cpp(opens: Opens, clock: Clock, place: Place, upstream: Upstream) -> OpenAiCalls:
+    """Those to servers of llama.cpp; the arguments are as of `OpenAiCalls`."""
+    return OpenAiCalls(opens, API, clock=clock, place=place, upstream=upstream, mistakes=MISTAKES)
 
 
 class LlamaServer(Staying, LlamaServerTraits):
@@ -53,28 +59,17 @@ class LlamaServer(Staying, LlamaServerTraits):
         slots: Callable[[DataPath], Slots] | None = None,
     ) -> None:
         place = Place(title=self.title, setting=setting)
-        self._clock = clock
-        self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
-        self._control = control = Control(
-            url, api_key=api_key, place=place, timeout_s=control_timeout_s, name=name
-        )
-        self.slots = None if slots is None else slots(self._data_path)
-        self._calls = OpenAiCalls(
-            self.slots or self._data_path,
-            API,
-            clock=clock,
-            place=place,
-            upstream=control.upstream,
-            mistakes=MISTAKES,
-        )
-        self._first_seen: dict[str, float] = {}
-        self.version = control.version
+        data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
+        control = Control(url, api_key=api_key, place=place, timeout_s=control_timeout_s, name=name)
+        self.slots = None if slots is None else slots(data_path)
+        calls = calls_of_llama_cpp(self.slots or data_path, clock, place, control.upstream)
+        super().__init__(clock=clock, data_path=data_path, control=control, calls=calls)
         self.installed = control.installed
         self.resident = control.resident
 
     async def _page(self, path: str, body: bytes) -> Ready:
         served = await self._control.served()
-        since_wall_s = self._first_seen.setdefault(served.digest, self._clock.wall())
+        since_wall_s = self._since(served.digest)
         return page(path, body, shown(served, since_wall_s))
 
     # What is there, and stays.

@@ -11,10 +11,9 @@ from hearth.clock import Clock
 from hearth.engines import process_memory
 from hearth.engines.continuations import Opens
 from hearth.engines.data_path import DataPath
-from hearth.engines.llama_server.engine import MISTAKES
-from hearth.engines.llama_server.traits import API
+from hearth.engines.llama_server.engine import calls_of_llama_cpp
 from hearth.engines.openai_server.adapter import Adapter, Asks
-from hearth.engines.openai_server.calls import OpenAiCalls, Place
+from hearth.engines.openai_server.calls import Place
 from hearth.types import LoadOptions, ResidentModel
 
 PROCESSES = re.compile(r"llama-server.*")
@@ -22,8 +21,6 @@ PROCESSES = re.compile(r"llama-server.*")
 
 class Orders(Asks, Protocol):
     """Asks such a program about itself, and has it load and unload."""
-
-    async def version(self) -> str: ...
 
     async def resident(self) -> tuple[ResidentModel, ...]: ...
 
@@ -54,28 +51,15 @@ class Starting(Adapter):
         api_key: str,
         setting: str,
     ) -> None:
-        self._clock = clock
-        self._is_here = process_memory.is_here(url)
-        self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
+        data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
         place = Place(title=self.title, setting=setting)
-        self._control = control = make_control(place)
-        self._calls = OpenAiCalls(
-            make_path(self._data_path),
-            API,
-            clock=clock,
-            place=place,
-            upstream=control.upstream,
-            mistakes=MISTAKES,
-        )
-        self._first_seen: dict[str, float] = {}
-        self.version = control.version
+        control = make_control(place)
+        calls = calls_of_llama_cpp(make_path(data_path), clock, place, control.upstream)
+        super().__init__(clock=clock, data_path=data_path, control=control, calls=calls)
+        self._is_here = process_memory.is_here(url)
         self.installed = control.installed
         self.resident = control.resident
         self.unload = control.unload
-
-    def _since(self, digest: str) -> float:
-        """When a model was first seen, in seconds since 1970."""
-        return self._first_seen.setdefault(digest, self._clock.wall())
 
     async def memory_mib(self) -> float | None:
         if not self._is_here:

@@ -36,15 +36,11 @@ class LmStudio(Adapter, LmStudioTraits):
         setting: str = "engines.main.url",
     ) -> None:
         place = Place(title=self.title, setting=setting)
-        self._clock = clock
-        self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
+        data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
         questions = Questions(url, api_key=api_key, place=place, timeout_s=control_timeout_s)
-        self._control = control = Control(questions, API)
-        self._calls = OpenAiCalls(
-            self._data_path, API, clock=clock, place=place, upstream=control.upstream
-        )
-        self._first_seen: dict[str, float] = {}
-        self.version = control.version
+        control = Control(questions, API)
+        calls = OpenAiCalls(data_path, API, clock=clock, place=place, upstream=control.upstream)
+        super().__init__(clock=clock, data_path=data_path, control=control, calls=calls)
         self.resident = control.resident
         self.load = control.load
         self.unload = control.unload
@@ -65,7 +61,7 @@ class LmStudio(Adapter, LmStudioTraits):
         return ShownModel(
             name=model.name,
             owner="lmstudio",
-            since_wall_s=self._first_seen.setdefault(model.digest, self._clock.wall()),
+            since_wall_s=self._since(model.digest),
             digest=model.digest,
             abilities=tuple(sorted(model.installed.capabilities or ())),
             size_bytes=model.size_bytes,

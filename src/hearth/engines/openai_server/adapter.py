@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from hearth.clock import Clock
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.engines.data_path import DataPath
 from hearth.engines.openai_server.calls import OpenAiCalls
@@ -17,6 +18,8 @@ from hearth.types import BackendCall, InstalledModel, LoadOptions
 class Asks(Protocol):
     """Asks a server about itself."""
 
+    async def version(self) -> str: ...
+
     async def installed(self) -> tuple[InstalledModel, ...]: ...
 
     async def upstream(self, model: str) -> str | None:
@@ -26,11 +29,19 @@ class Asks(Protocol):
 
 
 class Adapter(ABC):
-    """An engine that answers its pages itself and has the rest carried by `OpenAiCalls`."""
+    """An engine that answers its pages itself and has the rest carried by `calls`."""
 
-    _calls: OpenAiCalls
     _control: Asks
-    _data_path: DataPath
+
+    def __init__(
+        self, *, clock: Clock, data_path: DataPath, control: Asks, calls: OpenAiCalls
+    ) -> None:
+        self._clock = clock
+        self._data_path = data_path
+        self._control = control
+        self._calls = calls
+        self._first_seen: dict[str, float] = {}
+        self.version = control.version
 
     async def open(self, call: BackendCall) -> Exchange:
         path = call.path.partition("?")[0]
@@ -39,6 +50,10 @@ class Adapter(ABC):
             return await self._calls.open(route, call)
         answer = await self._page(path, call.body)
         return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+
+    def _since(self, model: str) -> float:
+        """When a model, by its digest or name, was first seen, in seconds since 1970."""
+        return self._first_seen.setdefault(model, self._clock.wall())
 
     @abstractmethod
     async def _page(self, path: str, body: bytes) -> Ready:

@@ -51,18 +51,16 @@ class OpenAiServer(Staying, OpenAiTraits):
     ) -> None:
         place = Place(title=self.title, setting=setting)
         path_of = ElasticPath if elastic else DataPath
-        self._clock = clock
-        self._data_path = path_of(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
-        reach = self._data_path.reach if isinstance(self._data_path, ElasticPath) else None
+        data_path = path_of(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
+        reach = data_path.reach if isinstance(data_path, ElasticPath) else None
         questions = Questions(
             url, api_key=api_key, place=place, timeout_s=control_timeout_s, path_of=path_of
         )
-        self._control = control = self.control_of(questions, self.api, reach=reach)
-        self._calls = self.calls_of(
-            self._data_path, self.api, clock=clock, place=place, upstream=control.upstream
+        control = self.control_of(questions, self.api, reach=reach)
+        calls = self.calls_of(
+            data_path, self.api, clock=clock, place=place, upstream=control.upstream
         )
-        self._first_seen: dict[str, float] = {}
-        self.version = control.version
+        super().__init__(clock=clock, data_path=data_path, control=control, calls=calls)
 
     async def open(self, call: BackendCall) -> Exchange:
         exchange = await super().open(call)
@@ -80,11 +78,10 @@ class OpenAiServer(Staying, OpenAiTraits):
         return page(path, body, Shown(title=self.title, version=version, models=models))
 
     def _shown(self, model: ServedModel) -> ShownModel:
-        since_wall_s = self._first_seen.setdefault(model.name, self._clock.wall())
         return ShownModel(
             name=model.name,
             owner=model.owner,
-            since_wall_s=since_wall_s,
+            since_wall_s=self._since(model.name),
             digest=model.digest,
             vram_mib=0.0,
             context_tokens=model.context_tokens,
