@@ -142,22 +142,29 @@ class LeasePages:
         Raises BadRequest, OrderRefused: more than the GPU has, or the id is in use.
         """
         asked = asked or LeaseBody()
-        known = self._known(asked.id, caller, "api")
-        lease = self._leases.take(
-            reason=asked.reason,
-            source="api",
-            taken_by=caller.caller if known is None else known.taken_by,
-            mib=asked.size_mib,
-            for_s=asked.for_s,
-            lease_id=asked.id or "",
-        )
+        lease, is_new = self._take(asked, caller, "api", asked.for_s)
         await self._gateway.keep_orders()
         if asked.wait_s:
             await self._wait(request, lease.id, asked)
         found = self._leases.leases.get(lease.id)
         if found is None:
             raise OrderRefused("the lease ended before its memory was free")
-        return JSONResponse(self._shown(found), status_code=201 if known is None else 200)
+        return JSONResponse(self._shown(found), status_code=201 if is_new else 200)
+
+    def _take(
+        self, asked: HoldBody, caller: Identity, source: LeaseSource, for_s: float | None = None
+    ) -> tuple[Lease, bool]:
+        """The lease, and whether it is a new one. Raises OrderRefused."""
+        known = self._known(asked.id, caller, source)
+        lease = self._leases.take(
+            reason=asked.reason,
+            source=source,
+            taken_by=caller.caller if known is None else known.taken_by,
+            mib=asked.size_mib,
+            for_s=for_s,
+            lease_id=asked.id or "",
+        )
+        return lease, known is None
 
     def _known(self, lease_id: str | None, caller: Identity, source: LeaseSource) -> Lease | None:
         """The lease that is meant, where it is there. Raises OrderRefused."""
@@ -225,14 +232,7 @@ class LeasePages:
         await until_disconnected(request.disconnected, holding)
 
     async def _hold(self, request: Request, holder: Identity, asked: HoldBody) -> None:
-        known = self._known(asked.id, holder, "connection")
-        lease = self._leases.take(
-            reason=asked.reason,
-            source="connection",
-            taken_by=holder.caller if known is None else known.taken_by,
-            mib=asked.size_mib,
-            lease_id=asked.id or "",
-        )
+        lease, _ = self._take(asked, holder, "connection")
         ending = self._leases.ending(lease.id)
         holders = self._holders.setdefault(ending, [])
         listener = Listener(identity=holder, peer=request.peer, headers=request.headers)
