@@ -43,6 +43,7 @@ from benchmarks import (
     two_agents,
 )
 from benchmarks.findings import Finding, as_json, markdown, table
+from benchmarks.litellm import NotInstalledError
 from benchmarks.machine import Machine, sentence
 
 Measure = Callable[[int, Path], list[Finding]]
@@ -155,7 +156,11 @@ def _measured(name: str, rounds: int, console: Console) -> list[Finding]:
     console.print(f"measuring: {name}", style="dim", end=" ")
     began_at = monotonic()
     with TemporaryDirectory(prefix="hearth-bench-") as folder:
-        findings = MEASURES[name](rounds, Path(folder))
+        try:
+            findings = MEASURES[name](rounds, Path(folder))
+        except NotInstalledError as error:
+            subject = name.replace("_", " ")
+            findings = [Finding(subject=subject, name="", unit="", measured=None, note=str(error))]
     console.print(f"{monotonic() - began_at:.0f} s", style="dim", highlight=False)
     return findings
 

@@ -23,7 +23,6 @@ import yaml
 
 from benchmarks import house
 from benchmarks.findings import Finding
-from benchmarks.litellm import NotInstalledError
 from benchmarks.process import Child, free_port
 from benchmarks.smollm2 import model_file
 from hearth.execution.tasks import cancel_all
@@ -46,10 +45,7 @@ TALK = [{"role": "user", "content": "Tell a long story about a house by a river.
 
 def measure(_rounds: int, place: Path) -> list[Finding]:
     """Each launch line once beside an idle model, and once beside one that streams."""
-    try:
-        file = model_file()
-    except NotInstalledError as error:
-        return [Finding(subject=SUBJECT, name="", unit="", measured=None, note=str(error))]
+    file = model_file()
     with _hearth(file, place) as hearth:
         return asyncio.run(_measured(hearth.url, place))
 

@@ -24,7 +24,6 @@ import yaml
 from benchmarks import house
 from benchmarks.findings import Finding, quantile
 from benchmarks.keys import authorization
-from benchmarks.litellm import NotInstalledError
 from benchmarks.process import Child, cpu_s, free_port
 from benchmarks.smollm2 import model_file
 
@@ -57,10 +56,7 @@ class Run:
 
 def measure(_rounds: int, place: Path) -> list[Finding]:
     """Both modes on fresh servers, for each number of slots."""
-    try:
-        file = model_file()
-    except NotInstalledError as error:
-        return [Finding(subject=SUBJECT, name="", unit="", measured=None, note=str(error))]
+    file = model_file()
     findings = list[Finding]()
     for slots, streams in CASES:
         fifo, pack = (

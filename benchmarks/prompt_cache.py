@@ -19,7 +19,6 @@ from time import sleep
 from typing import Any
 
 from benchmarks.findings import Finding
-from benchmarks.litellm import NotInstalledError
 from benchmarks.smollm2 import BYTES_PER_TOKEN, model_file
 from hearth.prompt_cache import BATCH_TOKENS
 from hearth.types import MIB
@@ -92,10 +91,7 @@ def _read(answer: dict[str, Any], text: str) -> Read:
 
 def measure(_rounds: int, place: Path) -> list[Finding]:
     """All of it, some two minutes."""
-    try:
-        file = model_file()
-    except NotInstalledError as error:
-        return [Finding(subject=SUBJECT, name="", unit="", measured=None, note=str(error))]
+    file = model_file()
     findings = list[Finding]()
     for found, slots, cache_mib in (
         (_usual, 1, ()),

@@ -27,7 +27,6 @@ import yaml
 from benchmarks import house
 from benchmarks.findings import Finding
 from benchmarks.keys import authorization
-from benchmarks.litellm import NotInstalledError
 from benchmarks.process import Child, free_port
 from benchmarks.smollm2 import model_file
 from benchmarks.two_models import MODELS
@@ -130,10 +129,7 @@ class Agent:
 
 def measure(_rounds: int, place: Path) -> list[Finding]:
     """Without, then with warm conversations, each for `MINUTES` on a fresh gateway."""
-    try:
-        file = model_file()
-    except NotInstalledError as error:
-        return [Finding(subject=SUBJECT, name="", unit="", measured=None, note=str(error))]
+    file = model_file()
     cold = _run(file, place / "cold", warm=False)
     warm = _run(file, place / "warm", warm=True)
     per_turn = _reread(warm) / _turns(warm) / (_reread(cold) / _turns(cold))
