@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Literal, NewType, TypeAlias, TypeVar, dataclass_transform
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 """Of the distribution; pyproject.toml reads it from here."""
 
 SERVICE = "hearth"
