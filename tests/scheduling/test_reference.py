@@ -1,9 +1,9 @@
 """The scheduler against an independent one, and its lines against a plain list: on random
 workloads, the same starts at the same instants.
 
-`Reference` was written from docs/scheduling.md and nothing else: one model at a time, one slot,
-sorted lists, no cleverness. It shares no code with `hearth.scheduling` and predicts every start
-(instant, job, model) of a workload without faults. An unload takes no time here.
+`Reference` was written from docs/scheduling/rules.md and nothing else: one model at a time, one
+slot, sorted lists, no cleverness. It shares no code with `hearth.scheduling` and predicts every
+start (instant, job, model) of a workload without faults. An unload takes no time here.
 """
 
 from __future__ import annotations

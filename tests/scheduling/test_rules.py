@@ -1,4 +1,4 @@
-"""The rules of docs/scheduling.md, each by an example: who is served next, who yields, what is in
+"""The rules of docs/scheduling/, each by an example: who is served next, who yields, what is in
 memory, what the owner's orders do.
 """
 

@@ -1,5 +1,5 @@
-"""The home of an assistant: what docs/scheduling.md promises of it, on the homes that ship and on
-others.
+"""The home of an assistant: what docs/scheduling/assistant.md promises of it, on the homes that
+ship and on others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The workloads that ship, and what each policy makes of them: the numbers of docs/scheduling.md.
+"""The workloads that ship, and what each policy makes of them: the numbers of
+docs/scheduling/results.md.
 
 Limits of the report's profiles are counted by hand: the swaps that no schedule can avoid at 7.4 s
 and 2.0 s, and the serving.
@@ -165,7 +166,9 @@ def household_latencies_s(
 def test_a_household_pays_little_for_its_assistant(
     load_s: float, pause_s: float, assistant_ratio: float, others_ratio: float
 ):
-    """The numbers of docs/scheduling.md; directly, a model server serves in order of arrival."""
+    """The numbers of docs/scheduling/results.md; directly, a model server serves in order of
+    arrival.
+    """
     own_s, others_s = household_latencies_s(
         FIFO, directly=True, pause_s=pause_s, load_s=load_s, bound_s=0.0
     )

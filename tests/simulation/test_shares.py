@@ -1,4 +1,6 @@
-"""What shares between callers are held to, in the simulator: the numbers of docs/scheduling.md."""
+"""What shares between callers are held to, in the simulator: the numbers of
+docs/scheduling/shares.md.
+"""
 
 from __future__ import annotations
 

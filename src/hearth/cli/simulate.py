@@ -103,7 +103,10 @@ def _aliases_of(
 
 @click.command
 @click.option(
-    "--trace", "trace_file", type=FILE, help="Requests, one JSON line each (docs/scheduling.md)."
+    "--trace",
+    "trace_file",
+    type=FILE,
+    help="Requests, one JSON line each (docs/scheduling/traces.md).",
 )
 @click.option(
     "--workload",

@@ -124,7 +124,7 @@ class SchedulingSettings(Section):
     """
     policy: PolicyName = PolicyName.ADAPTIVE
     """Which model is served next: `adaptive`, `affinity`, `time_slice`, `cost_aware` or `fifo`
-    (docs/scheduling.md).
+    (docs/scheduling/rules.md).
     """
     max_swap_wait_s: fields.Duration = 120.0
     """Seconds a request waits before it may force a swap (`affinity`; `adaptive`, which waits

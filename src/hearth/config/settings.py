@@ -108,12 +108,12 @@ class KeepaliveSettings(Section):
     """Seconds between further messages while nothing else is sent."""
     show: KeepaliveShow = "nothing"
     """What they show a person: `nothing`, or place and estimated wait as the model's `thinking`
-    (docs/http-api.md). A key's `keepalive_show` goes first.
+    (docs/http-api/waiting.md). A key's `keepalive_show` goes first.
     """
     whole_answers: _SignsOrFalse = "off"
     """For answers that do not stream: `off`, or `whitespace` before their JSON, at the same times,
     for clients that give up after minutes without a byte. The price: from the first one on, the
-    status is 200, and an error is in the body only (docs/http-api.md).
+    status is 200, and an error is in the body only (docs/http-api/waiting.md).
     """
 
 

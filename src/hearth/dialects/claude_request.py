@@ -2,8 +2,8 @@
 /v1/messages`.
 
 Must never leave out what would change the meaning of an answer: that is refused. What cannot change
-it much, and is not read here, is left out. The rules, for callers: docs/http-api.md, "When Claude
-answers". Source: Anthropic's reference, version 2026-10-21.
+it much, and is not read here, is left out. The rules, for callers: docs/http-api/claude.md. Source:
+Anthropic's reference, version 2026-10-21.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Which models go so that other programs get the memory of their leases, and who waits for that no
-longer. docs/scheduling.md numbers the rules as they are here.
+longer. docs/scheduling/memory.md numbers the rules as they are here.
 
 1. As long as the models that may go take more than the room, the smallest set of them goes that is
    enough: one without the model to come back to, then what is only being loaded, then idle ones, of

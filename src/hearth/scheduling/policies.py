@@ -18,8 +18,8 @@ slices, for what waits longest. The slices of a round add up to the least slices
 have work. A model that runs dry gives the rest of its slice away.
 
 `adaptive` serves a model until nothing waits for it, then the one that answers the most requests
-per second. docs/scheduling.md has the theory, the bounds and the results, and numbers the rules as
-they are here. The first that applies decides.
+per second. docs/scheduling/rules.md has the bounds, and numbers the rules as they are here. The
+first that applies decides.
 
 1. The request that has waited longest for a swap is late (`is_late`): a. nothing waits for a loaded
    model, and the request has waited twice its patience, or once if the loaded model has earned its

@@ -3,8 +3,8 @@
 All of this is for `scheduling.preemption: priced`. An internal caller that comes back is called the
 assistant here. In the rules, a and b are the seconds to load the internal model and the other one,
 trip = a + b, w is the weight of the internal band (3, 1, 1/3), n the number of external requests
-that wait for a model that is not in memory, and q is `scheduling.others_share`. docs/scheduling.md
-has the same numbers and what they were measured to do.
+that wait for a model that is not in memory, and q is `scheduling.others_share`.
+docs/scheduling/assistant.md has the same numbers and what they were measured to do.
 
 1. Hold. After an internal answer its model is kept for the time h that loses least, from 0 to
    trip + w a / n: the sum over the assistant's gaps g of 2 n g where g <= h, else of

@@ -1,8 +1,8 @@
 """Workloads from files: Hearth's own traces.
 
 A trace file is a header line about models and swaps, then one JSON request a line
-(docs/scheduling.md describes the format). Every problem of a file is reported at once, each as
-`file:line: what`. `trace_text` writes what `read_trace` reads.
+(docs/scheduling/traces.md describes the format). Every problem of a file is reported at once, each
+as `file:line: what`. `trace_text` writes what `read_trace` reads.
 """
 
 from __future__ import annotations
