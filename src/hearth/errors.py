@@ -381,6 +381,26 @@ class ConfigError(HearthError):
         super().__init__("\n".join(self.problems))
 
 
+class EditRefused(CallerError):
+    """The configuration file stays as it is."""
+
+    status = 409
+
+
+class KeyUnknown(EditRefused):
+    """There is no key of that name."""
+
+    status = 404
+
+
+class EditByHand(EditRefused):
+    """The configuration file has to be edited by hand."""
+
+
+class EditFailed(EditRefused):
+    """The configuration file cannot be written."""
+
+
 class AddressUnavailable(HearthError):
     """An address cannot be listened on. That may pass: another program ends, or the network comes
     up.

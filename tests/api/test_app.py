@@ -358,7 +358,7 @@ async def test_a_probe_may_use_any_name_of_the_machine_and_no_other_address_may(
 async def test_where_there_are_keys_managing_models_needs_that_of_an_admin(house, keyed, path):
     got = await keyed.ask("POST", path, CHAT, key=LOW_KEY)
     assert got.status == 403
-    assert "hearth admin key new NAME --admin" in got.error
+    assert "hearth key new NAME --admin" in got.error
     assert "OLLAMA_HOST=http://fake" in got.error
     far = await keyed.ask("POST", path, CHAT, key=LOW_KEY, peer="192.168.1.9")
     assert (far.status, "http" in far.error) == (403, False)

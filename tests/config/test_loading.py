@@ -87,7 +87,7 @@ auth:
         (
             "f.yaml:13: server.host: without auth.keys, anyone who can reach this address "
             "could use the GPU and spend the budget; "
-            "add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
+            "add a key (`hearth key new NAME`), or listen on 127.0.0.1"
         ),
         "f.yaml:14: server.port: must be at most 65535, not 70000",
     )

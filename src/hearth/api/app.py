@@ -47,7 +47,7 @@ FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
 """All that a caller learns of a defect."""
 _MANAGEMENT_TEXT = "managing models needs an admin key; ask the owner for one"
 _MANAGEMENT_TEXT_HERE = (
-    "managing models needs an admin key: make one with `hearth admin key new NAME --admin`, and"
+    "managing models needs an admin key: make one with `hearth key new NAME --admin`, and"
     " send it as Authorization: Bearer KEY; or {advice}"
 )
 """To callers on this machine, who may know where the model server is."""

@@ -11,7 +11,14 @@ from importlib import import_module
 
 import click
 
-from hearth.errors import ConfigError, HearthError, StorageBusy, StorageRefused
+from hearth.errors import (
+    ConfigError,
+    EditFailed,
+    EditRefused,
+    HearthError,
+    StorageBusy,
+    StorageRefused,
+)
 from hearth.types import __version__
 
 _COMMANDS = {
@@ -37,10 +44,8 @@ _COMMANDS = {
         "Give GPU memory to another program, for a time or while a command runs.",
     ),
     "config": ("hearth.cli.config:config", "Check, show, compare and import the configuration."),
-    "admin": (
-        "hearth.cli.admin:admin",
-        "Manage API keys, test the alerts, control a running gateway.",
-    ),
+    "key": ("hearth.cli.keys:key", "Make, list, rotate and revoke API keys."),
+    "admin": ("hearth.cli.admin:admin", "Control a running gateway, test the alerts."),
     "doctor": (
         "hearth.cli.doctor:doctor",
         "Check everything that Hearth needs, and say what to do.",
@@ -108,10 +113,11 @@ class LazyCommand(click.Command):
     Args:
         target: `package.module:attribute` of the click command.
         short_help: its line in the list of commands; the first line of the command's own help.
+        hidden: it is in no list.
     """
 
-    def __init__(self, name: str, *, target: str, short_help: str) -> None:
-        super().__init__(name, short_help=short_help)
+    def __init__(self, name: str, *, target: str, short_help: str, hidden: bool = False) -> None:
+        super().__init__(name, short_help=short_help, hidden=hidden)
         self.target = target
 
     def load(self) -> click.Command:
@@ -156,7 +162,9 @@ class RootGroup(click.Group):
                 f"{count} problem{'' if count == 1 else 's'} in the configuration:{listed}"
             ) from error
         except HearthError as error:
-            refused = isinstance(error, StorageRefused) and not isinstance(error, StorageBusy)
+            refused = isinstance(error, StorageRefused | EditRefused) and not isinstance(
+                error, StorageBusy | EditFailed
+            )
             raise (Unusable if refused else CommandFailed)(error.message) from error
 
 

@@ -117,7 +117,7 @@ def _all_cancelled(caller: str, answer: Json) -> str:
 
 @click.group(cls=RootGroup)
 def admin() -> None:
-    """Manage API keys, test the alerts, control a running gateway."""
+    """Control a running gateway, test the alerts."""
 
 
 def commands_in_force(orders: Json) -> list[str]:
@@ -176,11 +176,8 @@ def reload(client: GatewayClient, *, as_json: bool) -> None:
     click.echo(json.dumps(answer, indent=2) if as_json else words)
 
 
-admin.add_command(
-    LazyCommand(
-        "key", target="hearth.cli.keys:key", short_help="API keys in the configuration file."
-    )
-)
+# `hearth key` under the name that it had first, which scripts know
+admin.add_command(LazyCommand("key", target="hearth.cli.keys:key", short_help="", hidden=True))
 
 
 @admin.command("confirm-clock")

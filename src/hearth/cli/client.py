@@ -293,11 +293,11 @@ class GatewayClient:
     def _no_key_text(self) -> str:
         if self.key is None:
             return (
-                "requires an API key: use --key or HEARTH_KEY. `hearth admin key new NAME` makes"
+                "requires an API key: use --key or HEARTH_KEY. `hearth key new NAME` makes"
                 " one on its machine."
             )
         return (
-            "does not know the key of --key or HEARTH_KEY: `hearth admin key list` on its machine"
+            "does not know the key of --key or HEARTH_KEY: `hearth key list` on its machine"
             " shows whose it knows. A key is shown only once, when it is made."
         )
 

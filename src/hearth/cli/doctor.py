@@ -202,7 +202,7 @@ def _keys(settings: Settings) -> Iterator[Finding]:
             "warn",
             "keys",
             f"{keys}, none of them for admins",
-            "hearth admin key new NAME --admin --write",
+            "hearth key new NAME --admin --write",
         )
     else:
         yield Finding("ok", "keys", f"{keys}, {admins} of them for admins")

@@ -12,15 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth import bootstrap
+from hearth.admission.auth import digest_of
 from hearth.cli import CommandFailed
 from hearth.cli.client import printable, program
 from hearth.cli.config import OLLAMA_URL, find_config
-from hearth.cli.keys import edit_keys, key_entry
 from hearth.cli.options import PATH, PORT
 from hearth.cli.views import console_for, emulator_box, small_model_box
 from hearth.clock import new_api_key
+from hearth.config.key_edits import add_key
 from hearth.config.loading import load_gateway_config
-from hearth.config.settings import BackendMode, GatewayConfig, Settings
+from hearth.config.settings import BackendMode, GatewayConfig, KeySettings, Settings
 from hearth.events import (
     EmulatorStarted,
     EmulatorStopped,
@@ -29,7 +30,6 @@ from hearth.events import (
     SmallModelAnswers,
 )
 from hearth.ports import EventSink
-from hearth.types import Lane
 
 
 @click.command
@@ -91,7 +91,7 @@ def _make_first_key(config: GatewayConfig, key_file: Path) -> None:
 
     Raises:
         CommandFailed: there is no configuration file, or one of the files cannot be written.
-        Unusable: see `edit_keys`.
+        EditRefused: see `add_key`.
     """
     if config.source is None:
         raise CommandFailed(
@@ -107,8 +107,7 @@ def _make_first_key(config: GatewayConfig, key_file: Path) -> None:
         raise CommandFailed(
             f"--first-key: {error.filename} cannot be written: {error.strerror}"
         ) from error
-    entry = key_entry("first", secret, Lane.EXTERNAL, is_admin=True)
-    edit_keys(config.source, added="first", entry=entry)
+    add_key(config.source, KeySettings(name="first", sha256=digest_of(secret), admin=True))
     click.echo(f"the first API key is in {key_file}", err=True)
 
 

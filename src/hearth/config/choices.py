@@ -283,7 +283,7 @@ class AlertType(StrEnum):
         Severity.WARNING,
         "Wrong keys",
         "more than 10 requests with a wrong key came from one address within a minute",
-        "give the program its key; `hearth admin key list` shows which there are",
+        "give the program its key; `hearth key list` shows which there are",
     )
     CONNECTIONS = (
         "connections",

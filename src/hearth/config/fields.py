@@ -459,7 +459,7 @@ Digest = Annotated[
     PlainText,
     _matching(
         r"[0-9a-fA-F]{64}",
-        "must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)",
+        "must be 64 hex digits (the SHA-256 of the key; `hearth key new NAME` prints one)",
     ),
     AfterValidator(str.lower),
 ]

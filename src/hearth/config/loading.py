@@ -235,9 +235,7 @@ class _Variables:
         if "key" in entry and "sha256" in entry:
             self._report((*path, "key"), "give either sha256 or key, not both")
         elif "key" not in entry and "sha256" not in entry:
-            text = (
-                "is missing: give sha256, or key: ${NAME} (`hearth admin key new NAME` prints one)"
-            )
+            text = "is missing: give sha256, or key: ${NAME} (`hearth key new NAME` prints one)"
             self._report((*path, "sha256"), text)
         if "key" not in entry:
             return entry
@@ -275,10 +273,7 @@ def _key_problem(key: str) -> str | None:
     if not (key.isascii() and key.isprintable() and " " not in key):
         return "contains a character that HTTP headers do not allow"
     if len(key) < MIN_SECRET_CHARS:
-        return (
-            f"has fewer than {MIN_SECRET_CHARS} characters; make one with `hearth admin key new"
-            " NAME`"
-        )
+        return f"has fewer than {MIN_SECRET_CHARS} characters; make one with `hearth key new NAME`"
     return None
 
 
@@ -415,7 +410,7 @@ def exposure_problem(host: str, *, has_keys: bool) -> str | None:
         return None
     return (
         "without auth.keys, anyone who can reach this address could use the GPU and spend the"
-        " budget; add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
+        " budget; add a key (`hearth key new NAME`), or listen on 127.0.0.1"
     )
 
 

@@ -331,7 +331,7 @@ class KeySettings(Section):
     name: fields.Name
     """Name of the caller in status, limits and logs."""
     sha256: fields.Digest
-    """SHA-256 of the key in hex; `hearth admin key new NAME` prints both.
+    """SHA-256 of the key in hex; `hearth key new NAME` prints both.
 
     Or `key: ${NAME}`: the key itself, from the environment.
     """
