@@ -489,6 +489,7 @@ class InstalledModel:
     `remote_host`: it runs there. `capabilities`: what it can do (`dialects.capabilities`); None
     where the list does not say. `slots`: requests it serves at the same time; None where the
     backend does not say. `file_mib`: what its weights take on the disk; None where it does not say.
+    `max_context_tokens`: the longest context it was made for; None where it does not say.
     """
 
     name: str
@@ -497,6 +498,7 @@ class InstalledModel:
     capabilities: frozenset[str] | None = None
     slots: int | None = None
     file_mib: float | None = None
+    max_context_tokens: int | None = None
 
 
 @frozen

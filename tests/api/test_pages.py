@@ -58,7 +58,6 @@ async def test_pages_show_what_the_gateway_says_and_no_whole_digest(house):
 
     await begin(house, "one")
     assert await said("/llm/queue/status") == shown(house.status)
-    assert await said("/llm/models") == {"models": await house.gateway.models()}
     assert await said("/llm/health") == shown(house.gateway.health())
     assert await said("/llm/admin/preempt", "POST") == {"preempted": 1}
     settings: Any = await said("/llm/admin/config")

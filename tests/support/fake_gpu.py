@@ -26,6 +26,7 @@ class FakeModel:
         that the rest is on the CPU. parallel: generations at a time. embedding_only: it knows no
         `/api/generate` and no `/api/chat`. capabilities: what the server says that it can do; None
         where it does not say. file_mib: what its weights take on the disk; None where the list does
+        not say. max_context_tokens: the longest context it was made for; None where the list does
         not say. digest: what it is listed with in place of one of its own.
         remote_host: where it runs, if not here.
     """
@@ -40,6 +41,7 @@ class FakeModel:
     embedding_only: bool = False
     capabilities: frozenset[str] | None = None
     file_mib: float | None = None
+    max_context_tokens: int | None = None
     digest: str = ""
     remote_host: str = ""
 

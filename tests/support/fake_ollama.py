@@ -386,6 +386,7 @@ class FakeOllama(OllamaTraits):
                 remote_host=model.remote_host,
                 capabilities=model.capabilities if self.lists_capabilities else None,
                 file_mib=model.file_mib,
+                max_context_tokens=model.max_context_tokens,
             )
             for name, model in self.gpu.models.items()
             if self._has(name)

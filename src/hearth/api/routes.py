@@ -36,6 +36,7 @@ from hearth.api.message_batches import (
     MessageBatchBody,
     MessageBatchPages,
 )
+from hearth.api.models import ModelPages
 from hearth.api.passthrough import Passthrough
 from hearth.api.request import Request
 from hearth.api.status import StatusPages
@@ -118,7 +119,7 @@ class Routes:
         admin = AdminPages(gateway)
         leases = LeasePages(gateway)
         pages = {
-            **_status_pages(self.status),
+            **_status_pages(self.status, ModelPages(gateway)),
             "/llm/completions": {"POST": CompletionPages(gateway).complete},
             **_work_pages(admin, JobPages(gateway)),
             **_stored_pages(admin, FilePages(gateway), BatchPages(gateway)),
@@ -248,7 +249,7 @@ _LARGE_BODIES: Mapping[str, tuple[type[BaseModel], Adds]] = {
 """What the pages take whose bodies may be long, and what they add."""
 
 
-def _status_pages(status: StatusPages) -> Pages:
+def _status_pages(status: StatusPages, models: ModelPages) -> Pages:
     return {
         "/healthz": {"GET": status.alive},
         "/readyz": {"GET": status.ready},
@@ -261,7 +262,7 @@ def _status_pages(status: StatusPages) -> Pages:
         "/llm/log": {"GET": status.log},
         "/llm/swaps": {"GET": status.swaps},
         "/llm/history": {"GET": status.history},
-        "/llm/models": {"GET": status.models},
+        "/llm/models": {"GET": models.models},
         "/llm/health": {"GET": status.health},
         "/llm/requests/cancel": {"POST": status.cancel_caller},
         "/llm/requests/{request_id}/cancel": {"POST": status.cancel},

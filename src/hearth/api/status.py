@@ -7,7 +7,6 @@ What belongs to others looks like what does not exist, except to an admin.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -96,7 +95,6 @@ def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
 
 _SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_RENDERED_MODELS = 1_000
 _EMULATOR_WARNING = "THE EMULATOR IS ANSWERING: no model runs, every text is made up"
 
 
@@ -160,13 +158,6 @@ class StatusPages:
         if item is None or not (caller.admin or item.get("caller") == caller.caller):
             raise NotFound("there is no such request")
         return item
-
-    async def models(self) -> JsonDict:
-        """Installed models: resident or not, who waits for them."""
-        content = await asyncio.to_thread(_rendered, await self._gateway.models())
-        # The annotation describes the page; FastAPI sends a response as it is, and would render a
-        # long list in the loop.
-        return Response(content, media_type="application/json")  # type: ignore[return-value]
 
     async def health(self) -> JsonDict:
         """What an owner wants to know first."""
@@ -288,20 +279,6 @@ class StatusPages:
         return since, (
             None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
         )
-
-
-def _rendered(models: list[JsonDict]) -> bytes:
-    """Some models at a time: each call into C keeps the interpreter's lock, and so the loop
-    waiting.
-    """
-    starts = range(0, len(models), _RENDERED_MODELS)
-    pieces = (
-        json.dumps(
-            models[start : start + _RENDERED_MODELS], ensure_ascii=False, separators=(",", ":")
-        )
-        for start in starts
-    )
-    return f'{{"models":[{",".join(piece[1:-1] for piece in pieces)}]}}'.encode()
 
 
 def _streamed(

@@ -268,6 +268,16 @@ class EngineTable:
         """Some row has listed it, as far as is known; for several rows."""
         return self._key(model) in self._known
 
+    def listed_by(self) -> dict[str, list[str]]:
+        """The rows that list each model, by the name that callers use, in lower case."""
+        found: dict[str, list[str]] = {}
+        for name, row in self.rows.items():
+            callers = self._callers(row)
+            for model in self._lists.get(name, ()):
+                called = callers.get(model.name.lower()) or self._common(model.name)
+                found.setdefault(called.lower(), []).append(name)
+        return found
+
     def has_listed(self, row: str) -> bool:
         return row in self._lists
 

@@ -89,6 +89,16 @@ def remaining_s(began_at: float, expected_s: float, now: float) -> float:
     return left_s if left_s > 0 else max(-left_s, expected_s / 2)
 
 
+class Measured(NamedTuple):
+    """What was measured of a model, each None where it was not: seconds of a swap to it, and tokens
+    per second of reading prompts and of writing answers.
+    """
+
+    load_s: float | None
+    read_tokens_per_s: float | None
+    write_tokens_per_s: float | None
+
+
 class Estimates:
     """Learned speeds, costs and waits. Owned and changed by the scheduler alone, except for waits,
     which the queue reports; reading never learns.
@@ -196,6 +206,14 @@ class Estimates:
 
     def knows_load(self, model: str) -> bool:
         return model in self._target_s
+
+    def measured(self) -> dict[str, Measured]:
+        """For people: what was measured, by model."""
+        read = self.reading.tokens_per_s
+        return {
+            model: Measured(self._target_s.get(model), read.get(model), self._decode_tps.get(model))
+            for model in {*self._target_s, *read, *self._decode_tps}
+        }
 
     def learn_idle_end(self, models: tuple[str, ...], end: IdleEnd) -> None:
         """Fold in what ended an idle time that began with these models in memory."""

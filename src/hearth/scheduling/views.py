@@ -57,6 +57,7 @@ class StatusView:
         self.held_mib = device.residency.held_mib
         self.never_fits = device.never_fits
         self.expected_swap_s = device.estimates.swap_s
+        self.measured = device.estimates.measured
         self.residents: Mapping[str, Resident] = device.residency.residents
 
     @property
@@ -212,6 +213,11 @@ class StatusView:
     def warmth(self, model: str, now: float) -> Warmth:
         """What is warm in the prompt cache of a model."""
         return self._device.residency.caches.warmth(model, now)
+
+    def saved_conversations(self) -> dict[str, int]:
+        """By model that is not in memory, how many of its conversations outlive that."""
+        saved = self._device.residency.caches.saved
+        return {model: len(conversations) for model, conversations in saved.items()}
 
     @property
     def reread(self) -> Iterator[tuple[str, float, float]]:

@@ -77,6 +77,7 @@ class RouterModel:
                 capabilities=self.capabilities,
                 slots=slots_in(self.arguments) or slots,
                 file_mib=self.size_bytes / MIB or None,
+                max_context_tokens=count_in(self.weights, "n_ctx_train"),
             )
             for name in self.names
         ]

@@ -49,6 +49,7 @@ class Served:
     abilities: tuple[str, ...]
     size_bytes: int
     context_tokens: int | None
+    max_context_tokens: int | None
     slots: int
     parameters: int
     quantization: str
@@ -67,6 +68,7 @@ class Served:
                 digest=self.digest,
                 capabilities=self.capabilities,
                 slots=self.slots,
+                max_context_tokens=self.max_context_tokens,
             )
             for name in self.names
         )
@@ -188,6 +190,7 @@ def served_in(props: JsonObject, listed: JsonObject) -> Served:
         abilities=tuple(name for name, is_there in abilities.items() if is_there),
         size_bytes=count_in(about, "size", 10**15) or 0,
         context_tokens=_context(props),
+        max_context_tokens=count_in(about, "n_ctx_train"),
         slots=max(1, count_in(props, "total_slots", MOST_SLOTS) or 1),
         parameters=count_in(about, "n_params", 10**15) or 0,
         quantization=_text(about.get("ftype")) or _text(props.get("model_ftype")),

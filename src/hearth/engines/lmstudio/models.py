@@ -39,6 +39,7 @@ class StudioModel:
     instances: tuple[str, ...]
     slots: int
     context_tokens: int | None
+    max_context_tokens: int | None
 
     @property
     def installed(self) -> InstalledModel:
@@ -50,6 +51,7 @@ class StudioModel:
             capabilities=capabilities,
             slots=self.slots,
             file_mib=self.size_bytes / MIB or None,
+            max_context_tokens=self.max_context_tokens,
         )
 
     @property
@@ -100,6 +102,7 @@ def _model(name: str, key: str, entry: JsonObject) -> StudioModel:
         instances=tuple(_id_of(one) for one in instances),
         slots=count_in(settings, "parallel", MOST_SLOTS) or SLOTS,
         context_tokens=count_in(settings, "context_length"),
+        max_context_tokens=count_in(entry, "max_context_length"),
     )
 
 

@@ -20,6 +20,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hearth.dialects.stream import count_in
 from hearth.engines import process_memory
 from hearth.engines.data_path import DataPath, HttpAnswer
 from hearth.engines.ollama.traits import canonical_model
@@ -443,7 +444,14 @@ def _installed(model: JsonMapping) -> InstalledModel:
         remote_host=_text(model, "remote_host"),
         capabilities=_capabilities(model),
         file_mib=_number(model, "size") / MIB or None,
+        max_context_tokens=_max_context(model),
     )
+
+
+def _max_context(model: JsonMapping) -> int | None:
+    """Old versions do not list it."""
+    details = model.get("details")
+    return count_in(details, "context_length") or None if isinstance(details, dict) else None
 
 
 def _capabilities(model: JsonMapping) -> frozenset[str] | None:

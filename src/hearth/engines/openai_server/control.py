@@ -150,7 +150,12 @@ class Control:
         served = Served(models=tuple(_models(listed)), api=self._routes.api)
         if served != self.last_served:
             self._installed = tuple(
-                InstalledModel(name=model.name, digest=model.digest) for model in served.models
+                InstalledModel(
+                    name=model.name,
+                    digest=model.digest,
+                    max_context_tokens=model.context_tokens,
+                )
+                for model in served.models
             )
             self._upstream = {model.name.lower(): model.upstream for model in served.models}
             self.last_served = served
