@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from hearth.cli import main
+from hearth.cli import LazyCommand, main
 
 HEAVY = (
     "fastapi",
@@ -41,6 +43,32 @@ def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
         f"print('IMPORTED', *[name for name in {HEAVY!r} if name in sys.modules])"
     )
     assert printed(program)[-1] == "IMPORTED"
+
+
+def groups(command: click.Command, path: str = "hearth") -> Iterator[tuple[str, click.Group]]:
+    """Every group of commands, and how it is called."""
+    if isinstance(command, click.Group):
+        yield path, command
+        for name, inner in command.commands.items():
+            yield from groups(loaded(inner), f"{path} {name}")
+
+
+def loaded(command: click.Command) -> click.Command:
+    return command.load() if isinstance(command, LazyCommand) else command
+
+
+@pytest.mark.parametrize(
+    ("path", "group"), [pytest.param(*each, id=each[0]) for each in groups(main)]
+)
+def test_every_command_is_one_whole_line_of_a_list_80_columns_wide(hearth, path, group):
+    listed = hearth(*path.split()[1:], "--help", COLUMNS="80").stdout.partition("Commands:\n")[2]
+    lines = dict(line.split(maxsplit=1) for line in listed.partition("\n\n")[0].splitlines())
+    said = {
+        name: loaded(command).get_short_help_str(limit=1000)
+        for name, command in group.commands.items()
+        if not command.hidden
+    }
+    assert lines == said
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.support.places import ROOT
 
 FIRST, SECOND = list(WORKLOADS)[:2]
 BOTH = ("--workload", SECOND, "--workload", FIRST)
-ONE_PLACE = "give one of --trace FILE, --workload NAME and --from-log"
+ONE_PLACE = "give one of --trace FILE, --workload NAME (`hearth simulate --list`"
 
 
 class LogGateway(StubGateway):
@@ -68,7 +68,9 @@ def runs_of(result: Any) -> list[Fields]:
         ((), 2, ONE_PLACE),
         (("--workload", FIRST, "--from-log"), 2, ONE_PLACE),
         (("--trace", "t", "--workload", FIRST), 2, ONE_PLACE),
-        (("--workload", "nonsense"), 2, FIRST),
+        (("--scoreboard", "--workload", FIRST), 2, ONE_PLACE),
+        (("--workload", "tow_heavy"), 2, "Did you mean two_heavy or "),
+        (("--workload", "xyzzy"), 2, "'xyzzy' is no workload. `hearth simulate --list` prints"),
         (("--workload", "all", "--save", "out"), 2, "--save"),
         (("--workload", FIRST, "--plot", "none/p.png"), 1, "cannot be written"),
         (("--from-log", "--url", "http://127.0.0.1:9"), 3, "no gateway at"),
@@ -89,6 +91,16 @@ def test_what_cannot_be_simulated_ends_in_words_before_anything_is_written(
         code,
         True,
         False,
+    )
+
+
+def test_the_names_of_workloads_are_listed_where_they_are_asked_for_alone(hearth):
+    listed = hearth("simulate", "--list").stdout.split()
+    assert {FIRST, "two_agents", "many_8_110_2", "home_visits_20_45_3"} < {*listed}
+    help_text = hearth("simulate", "--help").stdout
+    assert (FIRST in help_text, len(hearth("simulate", "--workload", "x").stderr) < 250) == (
+        False,
+        True,
     )
 
 

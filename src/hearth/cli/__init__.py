@@ -23,10 +23,7 @@ from hearth.types import __version__
 
 _COMMANDS = {
     "serve": ("hearth.cli.serve:serve", "Run the gateway in front of the model server."),
-    "demo": (
-        "hearth.cli.demo:demo",
-        "Show a busy home in a minute, without a GPU or a model server.",
-    ),
+    "demo": ("hearth.cli.demo:demo", "Show a busy home, without a GPU or a model server."),
     "emulate": (
         "hearth.cli.emulate:emulate",
         "Run the emulator: a model server that needs no GPU.",
@@ -39,10 +36,7 @@ _COMMANDS = {
     "cancel": ("hearth.cli.admin:cancel", "Cancel requests that wait or run."),
     "jobs": ("hearth.cli.jobs:jobs", "List, show, cancel, wait for and submit durable jobs."),
     "log": ("hearth.cli.status:log", "List finished requests, the latest first."),
-    "yield": (
-        "hearth.cli.yielding:yield_gpu",
-        "Give GPU memory to another program, for a time or while a command runs.",
-    ),
+    "yield": ("hearth.cli.yielding:yield_gpu", "Give GPU memory to another program."),
     "config": ("hearth.cli.config:config", "Check, show, compare and import the configuration."),
     "key": ("hearth.cli.keys:key", "Make, list, rotate and revoke API keys."),
     "admin": ("hearth.cli.admin:admin", "Control a running gateway, test the alerts."),

@@ -30,13 +30,13 @@ _CANCEL_ALL_TIMEOUT_S = 60.0
 _ALERT_TEST_TIMEOUT_S = 40.0
 """More than the gateway gives its targets."""
 _COMMANDS = {
-    "drain": "Refuse new requests and finish the accepted ones; jobs are accepted and kept.",
+    "drain": "Refuse new requests and finish the accepted ones.\n\nJobs are accepted and kept.",
     "pause": "Pause external requests; internal requests continue.",
     "resume": "End drain and pause.",
     "unpin": "End the pin.",
-    "pin": "Make MODEL the home model, which no external request may evict.",
+    "pin": "Make MODEL the home model, and keep it loaded.\n\nNo external request may evict it.",
     "load": "Load MODEL as soon as nothing more urgent prevents it.",
-    "unload": "Unload MODEL; ends with 1 if a request runs on it or waits for it.",
+    "unload": "Unload MODEL.\n\nEnds with 1 if a request runs on it or waits for it.",
 }
 _ABOUT_A_MODEL = ("pin", "load", "unload")
 
@@ -155,7 +155,7 @@ for command_name, command_help in _COMMANDS.items():
 @gateway_options
 @AS_ANSWERED
 def preempt(client: GatewayClient, *, as_json: bool) -> None:
-    """Interrupt the running external requests that can continue later."""
+    """Interrupt the external requests that can continue later."""
     answer = client.ask("POST", "/llm/admin/preempt")
     found = count(answer, "preempted")
     words = "no running request can be interrupted"
@@ -168,7 +168,10 @@ def preempt(client: GatewayClient, *, as_json: bool) -> None:
 @gateway_options
 @AS_ANSWERED
 def reload(client: GatewayClient, *, as_json: bool) -> None:
-    """Read the configuration file again; ends with 1 and every problem if it is unusable."""
+    """Read the configuration file again.
+
+    Ends with 1 and every problem if it is unusable.
+    """
     answer = client.ask("POST", "/llm/admin/reload")
     words = "reloaded"
     if pending := ", ".join(texts(answer, "restart_pending")):
@@ -183,8 +186,9 @@ admin.add_command(LazyCommand("key", target="hearth.cli.keys:key", short_help=""
 @admin.command("confirm-clock")
 @gateway_options
 def confirm_clock(client: GatewayClient) -> None:
-    """Confirm that the clock is right after a jump ahead, so that old results, files and log
-    entries are deleted again.
+    """Confirm that the clock is right after a jump ahead.
+
+    Old results, files and log entries are then deleted again.
     """
     client.ask("POST", "/llm/admin/confirm-clock")
     click.echo("the clock is confirmed; expired data is deleted again")
@@ -200,8 +204,9 @@ def alert() -> None:
 @AS_ANSWERED
 @click.pass_context
 def test_alerts(context: click.Context, *, as_json: bool, client: GatewayClient) -> None:
-    """Send a test message to every target in `alerts` and print the answers; ends with 1 if one
-    failed.
+    """Send a test message to every target in `alerts`.
+
+    Prints their answers, and ends with 1 if one failed.
     """
     answer = client.ask("POST", "/llm/admin/alert/test", timeout_s=_ALERT_TEST_TIMEOUT_S)
     targets = parts(answer, "targets")

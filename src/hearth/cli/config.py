@@ -98,7 +98,10 @@ config.add_command(import_config)
 @config.command
 @_FILE
 def check(file: Path | None) -> None:
-    """Check FILE (or the file that `serve` would use) and list every problem."""
+    """Check FILE and list every problem.
+
+    Without FILE, the one that `serve` would use.
+    """
     path, why = find_config(file)
     loaded = load_gateway_config(path)
     settings = loaded.settings
@@ -176,8 +179,9 @@ OLLAMA_URL = click.option(
 @config.command
 @_FILE
 def show(file: Path | None) -> None:
-    """Print the effective settings of FILE (or the file that `serve` would use), with defaults,
-    secrets shortened.
+    """Print the effective settings of FILE.
+
+    Without FILE, of the one that `serve` would use. Defaults are included, secrets are shortened.
     """
     path, why = find_config(file)
     click.echo(f"# {why}\n{as_yaml(load_gateway_config(path).settings).rstrip()}")
@@ -203,7 +207,10 @@ def config_for_a_service() -> str:
     help="With `backend: ollama`, for a service that may start before Ollama.",
 )
 def example(*, service: bool) -> None:
-    """Print the documented file that comes with Hearth: every setting, its unit, its default."""
+    """Print the documented file that comes with Hearth.
+
+    It has every setting, its unit and its default.
+    """
     click.echo((config_for_a_service() if service else shipped_config()).rstrip())
 
 
@@ -224,9 +231,10 @@ def example(*, service: bool) -> None:
 def diff(
     context: click.Context, file: Path | None, *, against: str, as_json: bool, client: GatewayClient
 ) -> None:
-    """Show what FILE (or the file that `serve` would use) would change.
+    """Show what FILE would change.
 
-    Ends with 0 without differences, 1 with differences, 2 on an error.
+    Without FILE, the one that `serve` would use. Ends with 0 without differences, 1 with
+    differences, 2 on an error.
     """
     new_name, new_values, new_secrets, _ = _of_file(file)
     if against == "running":

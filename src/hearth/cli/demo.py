@@ -83,7 +83,10 @@ _LLAMA_CPP = "llama.cpp"
 def demo(
     context: click.Context, *, seconds: float | None, speed: float, port: int | None, engine: str
 ) -> None:
-    """Show a busy home in a minute, without a GPU or a model server."""
+    """Show a busy home, without a GPU or a model server.
+
+    Each line is an event of the gateway; a comparison closes it.
+    """
     console = console_for(sys.stdout)
     is_real = engine == _LLAMA_CPP
     if is_real and context.get_parameter_source("speed") is not ParameterSource.DEFAULT:

@@ -41,7 +41,10 @@ _NO_FILE = (
 
 @click.group
 def key() -> None:
-    """API keys in the configuration file."""
+    """Make, list, rotate and revoke API keys.
+
+    They are in the configuration file.
+    """
 
 
 def _checked_name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -61,7 +64,10 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
 @key.command("list")
 @CONFIG
 def list_keys(file: Path | None) -> None:
-    """List the keys: names, rights, and the first characters of their digests."""
+    """List the keys and their rights.
+
+    Of each digest, the first characters.
+    """
     keys = load_found(file).settings.auth.keys
     draw("keys", {"keys": [each.model_dump(mode="json") for each in keys]}, as_json=False)
 
@@ -106,8 +112,9 @@ def new_key(
     may_lease: bool,
     writes: bool,
 ) -> None:
-    """Create a key for the caller NAME and print it once, with the lines for the configuration
-    file.
+    """Create a key for the caller NAME and print it once.
+
+    The lines for the configuration file come with it.
     """
     path, _ = find_config(file)
     if path is not None and not writes:

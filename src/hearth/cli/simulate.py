@@ -29,6 +29,7 @@ from hearth.cli.client import GatewayClient, gateway_options
 from hearth.cli.options import FILE, TEXT_FILE
 from hearth.cli.tables import Fitting
 from hearth.cli.views import console_for
+from hearth.cli.workloads import ALL, WorkloadName, list_option, workloads_named
 from hearth.clock import Clock, SystemClock
 from hearth.config.choices import Sharing
 from hearth.config.loading import load_gateway_config
@@ -38,12 +39,10 @@ from hearth.errors import ConfigError
 from hearth.installation import how_to_install, packages_of_extra
 from hearth.scheduling.core import Scheduler
 from hearth.simulation import callers
-from hearth.simulation.agents import AGENTS
 from hearth.simulation.aliasing import BoundOnArrival, with_aliases
 from hearth.simulation.engine import SimulationRun
 from hearth.simulation.engine import simulate as run_workload
 from hearth.simulation.estimating import EstimateError, Estimating
-from hearth.simulation.homes import HOMES
 from hearth.simulation.logged import workload_from_log
 from hearth.simulation.measures import (
     as_json,
@@ -51,21 +50,16 @@ from hearth.simulation.measures import (
     scoreboard,
     summary,
 )
-from hearth.simulation.spilling import SPILLING
 from hearth.simulation.traces import read_trace, trace_text
-from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Workload
-from hearth.simulation.yielding import YIELDING
+from hearth.simulation.workloads import Workload
 from hearth.types import JsonDict
 
-ALL = "all"
 PAGE_ROWS = 1000
 """The most that the gateway lists at once."""
 SILENT_S = 1.0
 """What is over by then shows no bar."""
 ESTIMATES = 50
 """Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
-_NAMED = {**WORKLOADS, **AGENTS, **callers.COMPETING, **SPILLING, **YIELDING, **LONG}
-_BUILDERS = {**_NAMED, **MANY_MODELS, **HOMES}
 _SHARING = {"adaptive", "adaptive, fair", "adaptive, fifo"}
 _POLICIES = [policy.value for policy in PolicyName]
 _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
@@ -111,16 +105,15 @@ def _aliases_of(
 @click.option(
     "--workload",
     "names",
-    type=click.Choice([*_BUILDERS, ALL]),
+    type=WorkloadName(),
     metavar="NAME",
     multiple=True,
     help=(
-        f"A built-in workload ({', '.join(_NAMED)}), one of 48 homes"
-        f" ({next(iter(HOMES))} and so on) or of {len(MANY_MODELS)} mixes"
-        f" ({next(iter(MANY_MODELS))} and so on), or {ALL} of the short ones; may be given more"
-        " than once."
+        f"A built-in workload, as --list prints them, or {ALL} of the short ones; may be given"
+        " more than once."
     ),
 )
+@list_option
 @click.option(
     "--scoreboard",
     "scores",
@@ -199,17 +192,20 @@ def simulate(
 ) -> None:
     """Try scheduling policies on a recorded or generated day.
 
-    Give one of --trace, --workload, --from-log and --scoreboard.
+    Give one of --trace, --workload (--list prints their names), --from-log and --scoreboard.
     """
     # Not the file that `serve` would use: a result must not depend on the directory it was made in.
     config = GatewayConfig() if config_file is None else load_gateway_config(config_file)
     config = config.with_names(canonical)
     settings = config.scheduler_settings
+    if (trace_file is not None) + bool(names) + from_log + scores != 1:
+        raise click.UsageError(
+            "give one of --trace FILE, --workload NAME (`hearth simulate --list` prints the names),"
+            " --from-log and --scoreboard"
+        )
     if scores:
         _print_scores(settings)
         return
-    if (trace_file is not None) + bool(names) + from_log != 1:
-        raise click.UsageError("give one of --trace FILE, --workload NAME and --from-log")
     workloads = _workloads(names, trace_file, lambda: _logged(client, since, config))
     aliased = _all_aliased(workloads, aliases, alias_callers)
     if len(workloads) > 1 and save_file is not None:
@@ -267,10 +263,7 @@ def _workloads(
 ) -> dict[str | None, Workload]:
     """By name, which is None where there is only one and it has none."""
     if names:
-        return {
-            name: _BUILDERS[name]()
-            for name in (WORKLOADS if ALL in names else dict.fromkeys(names))
-        }
+        return dict(workloads_named(names))
     if trace_file is None:
         return {None: logged()}
     try:

@@ -137,7 +137,9 @@ def yield_gpu(
     as_json: bool,
     client: GatewayClient,
 ) -> None:
-    """Give GPU memory to another program, for a time or while a command runs.
+    """Give GPU memory to another program.
+
+    For a time, or while a command runs:
 
     \b
     hearth yield                 show who has the GPU
