@@ -180,6 +180,7 @@ class JobStore(Protocol):
         off_peak: bool,
         batches_off_peak: bool,
         paused: bool,
+        paused_callers: Collection[str],
         emulated: bool,
         running: Collection[int],
         suspects: Collection[int],
@@ -189,7 +190,8 @@ class JobStore(Protocol):
 
         Args:
             off_peak: whether off-peak jobs may start; batches_off_peak: whether all jobs of batches
-            are such. paused: whether external ones wait on the owner's order. emulated: whether the
+            are such. paused: whether external ones wait on the owner's order, as those of
+            paused_callers do. emulated: whether the
             emulator answers: then only those that it has accepted start, else only the others.
             running, suspects: numbers of jobs that are among no first ones.
         """

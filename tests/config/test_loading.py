@@ -474,6 +474,10 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (
+            KEYS + "queue: {paused_callers: [ghost, a, internal]}",
+            ["queue.paused_callers[0]: no key in auth.keys has the name ghost"],
+        ),
         (LIMITED % "ghost", ["rate_limits.callers.ghost: no key in auth.keys has this name"]),
         (LIMITED % "local", []),
         (KEYS + LIMITED % "a", []),

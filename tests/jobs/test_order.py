@@ -266,7 +266,10 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
             "emulated": False,
         }
         heads, suspects, due = await table.startable(
-            running=numbers, suspects=plain.suspects - numbers, **conditions
+            running=numbers,
+            suspects=plain.suspects - numbers,
+            paused_callers=(),
+            **conditions,
         )
         taken = next_job(heads, suspects, running, models, has_room if fits else has_no_room)
         expected = plain.take(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import TypeVar, get_args
@@ -104,6 +105,7 @@ class Schedule(Shell):
         super().__init__(all_settings()[number % POOL], judged=judged)
         self.rng = Random(number)
         self.asides = Random(number)  # of what is drawn beside what was drawn before
+        self.pauses = Random(f"{number}, callers")
         self.is_faulty = number % 4 == 3
         self.read: set[int] = set()
         self.accepted = self.promotions = self.loads = self.starts = self.orders = 0
@@ -153,6 +155,8 @@ class Schedule(Shell):
 
     def something(self) -> None:
         """One thing that could be true now."""
+        if self.pauses.random() < 0.1:
+            self.pause_callers(*self.pauses.choice(((), ("one",), ("one", "two"))))
         chance = self.rng.random()
         rng = self.rng
         if chance < 0.35:
@@ -193,6 +197,10 @@ class Schedule(Shell):
     def pause(self, *, paused: bool) -> None:
         self.paused = paused
         self.tell(inputs.Switched(what="paused", on=paused))
+
+    def pause_callers(self, *callers: str) -> None:
+        queue = self.settings.queue.model_copy(update={"paused_callers": callers})
+        self.tell(inputs.PolicyChanged(settings=replace(self.settings, queue=queue)))
 
     def pin(self, model: str | None) -> None:
         self.pinned = model
@@ -262,6 +270,7 @@ class Schedule(Shell):
     def heal(self) -> None:
         """The faults stop: everything comes to rest, within a bound, and nothing is left behind."""
         self.tell(inputs.BackendState(up=True))
+        self.pause_callers()
         self.pause(paused=False)
         self.pin(None)
         self.quiesce(bound=40 + 12 * len(self.gateway.entries))
@@ -284,7 +293,13 @@ class Schedule(Shell):
 
     def settle(self) -> None:
         bound = 40 + 12 * self.accepted
-        for undo in (None, lambda: self.pause(paused=False), lambda: self.pin(None)):
+        undoes = (
+            None,
+            self.pause_callers,
+            lambda: self.pause(paused=False),
+            lambda: self.pin(None),
+        )
+        for undo in undoes:
             if undo is not None:
                 undo()
             self.quiesce(bound=bound)
@@ -301,6 +316,8 @@ class Schedule(Shell):
         model is there.
         """
         for entry in self.gateway.entries.values():
+            if entry.is_set_aside:
+                continue
             assert entry.external, f"{entry.item.sequence} is left behind"
             assert self.paused or self.is_barred(entry), f"{entry.item.sequence} is left behind"
         assert self.pinned is None or self.pinned in self.device.residency.residents, (

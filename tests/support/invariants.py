@@ -32,7 +32,7 @@ def _require(holds: bool, what: str) -> None:
 def check(device: DeviceState) -> None:
     """Conservation and exclusion in one state. Raises InvariantBroken."""
     gateway = device.gateway
-    waiting = {entry.item.sequence for entry in gateway.waiting.all_entries()}
+    waiting = {entry.item.sequence for entry in gateway.all_waiting()}
     residents = list(device.residency.residents.values())
     running = [sequence for resident in residents for sequence in resident.running]
     _require(len(running) == len(set(running)), "an item runs on two models")
@@ -46,7 +46,9 @@ def check(device: DeviceState) -> None:
             (entry.place == "waiting") == (sequence in waiting),
             f"item {sequence} is {entry.place} but the lines disagree",
         )
-    for lines in gateway.waiting.lines:
+        is_set_aside = entry.place == "waiting" and gateway.is_paused(entry)
+        _require(entry.is_set_aside == is_set_aside, f"item {sequence} waits in the wrong place")
+    for lines in (*gateway.waiting.lines, *gateway.set_aside.lines):
         for model, line in lines.items():
             keys = [entry.key for entry in line]
             _require(

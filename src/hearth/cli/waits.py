@@ -8,6 +8,7 @@ _WORDS = {
     "announced": "the announced {task}, due{soon}",
     "backend_down": "the model server to answer",
     "background": "requests of users, which go first",
+    "caller_paused": "{caller} to be no longer paused",
     "handing_over": "the emulator's last answers, then Ollama",
     "held": "{model}, held for {caller}{long}",
     "lease": "another program, which has the GPU{long}",

@@ -424,6 +424,9 @@ def effectless(settings: Settings) -> Iterator[str]:
             yield (
                 f"rate_limits.callers.{name}: its key is in the internal lane, which has no limits"
             )
+    for index, name in enumerate(settings.queue.paused_callers):
+        if keys and name not in {*keys, Lane.INTERNAL.value}:
+            yield f"queue.paused_callers[{index}]: no key in auth.keys has the name {name}"
     for index, key in enumerate(settings.auth.keys):
         if key.allow_cloud and not settings.cloud.api_key:
             yield f"auth.keys[{index}].allow_cloud: cloud.api_key is not set"

@@ -208,6 +208,10 @@ class QueueSettings(Section):
     """
     max_wait_s: fields.Duration = 0.0
     """Seconds a request may wait before it gets 503. 0 means no limit. Jobs have no limit."""
+    paused_callers: fields.Items[fields.Name] = ()
+    """Callers whose requests and jobs are accepted and wait for as long as they are listed here,
+    such as `["n8n"]`. What runs goes on.
+    """
 
 
 class GpuAlertSettings(Section):

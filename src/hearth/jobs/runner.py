@@ -166,7 +166,8 @@ class JobRunner:
 
     def is_paused(self, job: Job) -> bool:
         """Whether it waits for the owner to let external work go on."""
-        return job.lane is Lane.EXTERNAL and self._runtime.view.paused
+        view = self._runtime.view
+        return (job.lane is Lane.EXTERNAL and view.paused) or job.caller in view.paused_callers
 
     def running(self) -> list[Job]:
         """The jobs in the GPU's queue or on the GPU, the longest there first."""
@@ -364,6 +365,7 @@ class JobRunner:
             off_peak=not config.is_active_hours(self._runtime.clock.wall()),
             batches_off_peak=config.settings.batches.window == "offpeak",
             paused=self._runtime.view.paused,
+            paused_callers=self._runtime.view.paused_callers,
             emulated=self._runtime.emulated,
             running=[job.number for job in self.running()],
             suspects=self._suspects,

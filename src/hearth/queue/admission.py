@@ -59,13 +59,15 @@ class QueueAdmission:
     ) -> None:
         """Raises QueueFull where nothing more of this caller may wait in this lane.
 
-        What waits for an engine that is down, while others answer, takes no place from the rest:
-        it has as many places of its own. `model`: None where it is not known yet.
+        What waits for an engine that is down, while others answer, or whose caller is paused, takes
+        no place from the rest: it has as many places of its own. `model`: None where it is not
+        known yet.
         """
         arriving = [item for item in self._mailbox.arriving if item.lane is lane]
         view = self._runtime.view
         stranded = view.stranded(lane)
-        is_stranded = model is not None and model.lower() in view.away
+        is_away = model is not None and model.lower() in view.away
+        is_stranded = is_away or caller in view.paused_callers
 
         def counted(all_waiting: int, apart: int) -> int:
             return apart if is_stranded else all_waiting - apart

@@ -79,7 +79,9 @@ it was in has failed (`apart`).
 
 
 class CallKey(NamedTuple):
-    """What calls must have in common to go together: `options` is all of the body but the input."""
+    """What calls must have in common to go together: `options` is all of the body but the input,
+    `paused` their caller, where that is paused.
+    """
 
     path: str
     model: str | None
@@ -87,6 +89,7 @@ class CallKey(NamedTuple):
     priority: Priority
     task_type: str | None
     options: bytes
+    paused: str
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -205,7 +208,16 @@ class EmbeddingBatcher(HandlingSink):
         one = single_input(route_of(call.path), call.body)
         if one is None:
             return None
-        key = CallKey(call.path, item.model, item.lane, item.priority, item.task_type, one.options)
+        is_paused = item.caller in self._runtime.view.paused_callers
+        key = CallKey(
+            call.path,
+            item.model,
+            item.lane,
+            item.priority,
+            item.task_type,
+            one.options,
+            paused=item.caller if is_paused else "",
+        )
         self._flush_all("other_model", lambda held: held.model != key.model)
         if not self._underway[key] and key not in self._held:
             count()

@@ -55,12 +55,12 @@ class Forecaster:
         self, item: QueueItem, arriving: int, now: float, behind: Several[Entry] = ()
     ) -> float | None:
         """Expected seconds until an item that is being accepted starts, None where nothing answers
-        or its lane is paused.
+        or its lane or caller is paused.
 
         `arriving` others are not decided upon yet; it goes before those `behind` it, and so starts
         when the next of its line was to.
         """
-        if not self._view.answers_for(item) or self._view.is_paused(item.lane):
+        if not self._view.answers_for(item) or self._view.is_paused(item.lane, item.caller):
             return None
         if not arriving and self._view.starts_at_once(item):
             return 0.0

@@ -133,7 +133,11 @@ def _position(starts: Mapping[Sequence, float], wait_s: float | None) -> int | N
     return 1 + sum(other_s < wait_s for other_s in starts.values())
 
 
-_BLOCKED: Mapping[str, WaitState] = {"backend_down": "down", "paused": "paused"}
+_BLOCKED: Mapping[str, WaitState] = {
+    "backend_down": "down",
+    "paused": "paused",
+    "caller_paused": "paused",
+}
 
 
 def ended(of: FinishedRequest) -> JsonDict:

@@ -146,8 +146,10 @@ class ForecastView:
         given_up_at = item.arrived_at + self._gateway.settings.gpu.yielding.hold_s
         return device.is_plain or self._may_start(self.waits_for(item), given_up_at)
 
-    def is_paused(self, lane: Lane) -> bool:
-        """Does the work of this lane wait until the owner resumes it?"""
+    def is_paused(self, lane: Lane, caller: str = "") -> bool:
+        """Does the work of this lane, or this caller, wait until the owner resumes it?"""
+        if caller in self._gateway.settings.queue.paused_callers:
+            return True
         return self._gateway.paused and lane is Lane.EXTERNAL
 
     def is_rough(self, newcomer: str | None = None) -> bool:
@@ -178,7 +180,7 @@ class ForecastView:
         if item.lane is Lane.EXTERNAL and any(gateway.near_tasks(item.arrived_at)):
             return False
         resident = self._device.residency.ready(model)
-        if resident is None or self.is_paused(item.lane):
+        if resident is None or self.is_paused(item.lane, item.caller):
             return False
         in_rounds = budget_tokens(gateway.settings.scheduling.packing) is not None
         return resident.free_slots > 0 and not (resident.running and in_rounds)
@@ -226,6 +228,7 @@ def _copied_gateway(gateway: GatewayState) -> GatewayState:
         gateway,
         arrivals=arrivals,
         waiting=WaitingRoom(),
+        set_aside=WaitingRoom(),
         entries={},
         expiries=[],
         aging=[],

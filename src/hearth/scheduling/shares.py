@@ -419,13 +419,13 @@ def share_anew(device: DeviceState, now: float) -> None:
         entry.sharer = None
         entry.cost_s = 0.0
         entry.key = (min(0, entry.key[0]), *entry.key[1:])
-        if shares is not None:
+        if shares is not None and not entry.is_set_aside:
             shares.joined(entry)
             if entry.place == "waiting":
                 shares.note(entry)
             else:
                 shares.began(entry)
-    for lines in waiting.lines:
+    for lines in (*waiting.lines, *gateway.set_aside.lines):
         for line in lines.values():
             line.sort(key=_KEY)
     if shares is not None:

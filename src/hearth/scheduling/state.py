@@ -59,6 +59,8 @@ class GatewayState:
     settings: SchedulerSettings
     arrivals: Arrivals
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
+    # what callers have asked for whom the owner has paused: nothing is decided for it
+    set_aside: WaitingRoom = field(default_factory=WaitingRoom)
     # every accepted item that has not left, by sequence
     entries: dict[Sequence, Entry] = field(default_factory=dict)
     # when those that may not wait for ever are given up
@@ -155,8 +157,8 @@ class GatewayState:
     def accept(self, entry: Entry) -> None:
         """Let a new entry wait."""
         self.entries[entry.item.sequence] = entry
-        if self.waiting.shares is not None:
-            self.waiting.shares.joined(entry)
+        entry.is_set_aside = self.is_paused(entry)
+        self._join_shares(entry)
         self.enqueue(entry)
 
     def enqueue(self, entry: Entry) -> None:
@@ -169,9 +171,49 @@ class GatewayState:
         entry.for_lease = False
         entry.first_byte_at = None
         entry.cost_s = 0.0
-        self.waiting.add(entry)
+        if not entry.is_set_aside and self.is_paused(entry):
+            self._leave_shares(entry)
+            entry.is_set_aside = True
+        self._room_of(entry).add(entry)
         if not entry.external or entry.background:
             self.expect_promotion(entry)
+
+    def is_paused(self, entry: Entry) -> bool:
+        """Does it wait for the owner, whatever is free?"""
+        return entry.item.caller in self.settings.queue.paused_callers
+
+    def _room_of(self, entry: Entry) -> WaitingRoom:
+        return self.set_aside if entry.is_set_aside else self.waiting
+
+    def _join_shares(self, entry: Entry) -> None:
+        """What is set aside is no work: else its caller would have less than all others when it
+        goes on, and be served before them.
+        """
+        if self.waiting.shares is not None and not entry.is_set_aside:
+            self.waiting.shares.joined(entry)
+
+    def _leave_shares(self, entry: Entry) -> None:
+        if self.waiting.shares is not None and not entry.is_set_aside:
+            self.waiting.shares.left(entry)
+
+    def set_aside_anew(self) -> None:
+        """The owner has paused other callers: what waits changes its place with its order."""
+        waiting = self.all_waiting()
+        for entry in [each for each in waiting if each.is_set_aside is not self.is_paused(each)]:
+            self._room_of(entry).remove(entry)
+            self._leave_shares(entry)
+            entry.is_set_aside = not entry.is_set_aside
+            self._join_shares(entry)
+            self._room_of(entry).add(entry)
+
+    def all_waiting(self) -> list[Entry]:
+        """Every waiting entry, those set aside too, in the order of arrival."""
+        found = self.waiting.all_entries()
+        if len(self.set_aside):
+            found = sorted(
+                [*found, *self.set_aside.all_entries()], key=lambda entry: entry.item.sequence
+            )
+        return found
 
     def expect_promotion(self, entry: Entry) -> None:
         """Note when waiting raises an entry."""
@@ -199,27 +241,28 @@ class GatewayState:
 
     def rise(self, entry: Entry) -> None:
         """Let a waiting entry wait one band higher."""
-        shares = self.waiting.shares
-        self.waiting.remove(entry)
-        if shares is not None:
-            shares.left(entry)
+        room = self._room_of(entry)
+        room.remove(entry)
+        self._leave_shares(entry)
         entry.band = Band(entry.band - 1)
-        if shares is not None:
-            shares.joined(entry)
-        self.waiting.add(entry)
+        self._join_shares(entry)
+        room.add(entry)
 
     def give_up(self, entries: list[Entry], why: Refusal) -> list[Action]:
         """These wait no more and are done with; their callers get the reason."""
         for entry in entries:
-            self.waiting.remove(entry)
-            self.leave(entry)
+            self.leave_queue(entry)
         return [Fail(sequence=entry.item.sequence, why=why) for entry in entries]
+
+    def leave_queue(self, entry: Entry) -> None:
+        """A waiting entry is done with."""
+        self._room_of(entry).remove(entry)
+        self.leave(entry)
 
     def leave(self, entry: Entry) -> None:
         """The entry is done with; it may not be waiting any more."""
         del self.entries[entry.item.sequence]
-        if self.waiting.shares is not None:
-            self.waiting.shares.left(entry)
+        self._leave_shares(entry)
         if self.arrivals.learns:
             self.arrivals.left(entry.item.caller)
 
@@ -416,7 +459,8 @@ class DeviceState:
         gateway = self.gateway
         waiting = gateway.waiting
         if self.is_plain:
-            return len(gateway.entries) == (waiting.count(Lane.EXTERNAL) if gateway.paused else 0)
+            asleep = waiting.count(Lane.EXTERNAL) if gateway.paused else 0
+            return len(gateway.entries) == asleep + len(gateway.set_aside)
         if any(each.running for each in self.residency.residents.values() if each.may_go):
             return False
         able = waiting.lines[: Band.INTERRUPTED] if gateway.paused else waiting.lines

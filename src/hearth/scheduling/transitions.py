@@ -230,7 +230,7 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
         return [Fail(sequence=item.sequence, why=refusal)]
     if item.choices:
         entry.wanted_model = Binding(device, now).model_for(entry)
-    if device.idle_since is not None:
+    if device.idle_since is not None and not gateway.is_paused(entry):
         idle_ended(device, entry, now)
     if item.conversation:
         warm.came(device, entry, now)
@@ -252,6 +252,8 @@ def _changes_nothing(device: DeviceState, entry: Entry, now: float) -> bool:
     starts and each has its own time to give up.
     """
     gateway = device.gateway
+    if entry.is_set_aside:
+        return True
     if gateway.waiting.lines[entry.band][entry.wanted_model][0] is entry:
         return False
     heads_are_all = device.held_until is None and not device.starts_nothing
@@ -483,8 +485,7 @@ def _drop(gateway: GatewayState, sequence: Sequence) -> list[Action]:
     if entry is None or entry.cancelled:
         return []
     if entry.place == "waiting":
-        gateway.waiting.remove(entry)
-        gateway.leave(entry)
+        gateway.leave_queue(entry)
         return []
     entry.cancelled = True
     if entry.place == "stopping":
@@ -622,7 +623,7 @@ def _listed(device: DeviceState, fact: inputs.ModelsListed) -> list[Action]:
     for model in gateway.wanted:
         if not device.has(model) or device.listing.stays(model):
             gateway.settle(model)
-    gone = [entry for entry in gateway.waiting.all_entries() if is_gone(device, entry)]
+    gone = [entry for entry in gateway.all_waiting() if is_gone(device, entry)]
     earlier = [entry for entry in gone if entry.item.arrived_at <= device.replaced_at]
     later = [entry for entry in gone if entry.item.arrived_at > device.replaced_at]
     return gateway.give_up(earlier, "server_changed") + gateway.give_up(later, "not_installed")
@@ -637,8 +638,9 @@ def _reconfigured(device: DeviceState, settings: SchedulerSettings, now: float) 
     device.home_failures = 0
     device.residency.configure(settings)
     device.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
+    gateway.set_aside_anew()
     share_anew(device, now)
-    waiting = gateway.waiting.all_entries()
+    waiting = gateway.all_waiting()
     gateway.aging.clear()  # nobody falls back to a lower band
     for entry in waiting:
         gateway.expect_promotion(entry)

@@ -7,7 +7,8 @@ out are for reading.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.clearing import barred, to_go
@@ -19,7 +20,7 @@ from hearth.scheduling.residency import Resident
 from hearth.scheduling.shares import Account, Sharer
 from hearth.scheduling.state import ModelHold, Turn
 from hearth.scheduling.swaps import Swap
-from hearth.scheduling.waiting import BANDS, Entry
+from hearth.scheduling.waiting import BANDS, Entry, WaitingRoom
 from hearth.scheduling.warm import Warmth
 from hearth.types import Band, Lane, QueueItem
 
@@ -41,14 +42,9 @@ class StatusView:
         self._gateway = gateway
         # questions that a part of the state answers
         self.entry = gateway.entries.get
-        self.pending = gateway.waiting.count
-        self.depth = gateway.waiting.depth
-        self.external_of = gateway.waiting.external_of
         self.ahead_of = gateway.waiting.ahead_of
         self.behind = gateway.waiting.behind
         self.is_shared = gateway.waiting.is_shared
-        self.wants = gateway.waiting.wants
-        self.first = gateway.waiting.first
         self.may_start_on = gateway.waits_for
         self.is_there = device.is_there
         self.loads = device.loads
@@ -69,11 +65,40 @@ class StatusView:
         """A model is in memory that may serve those who name none."""
         return self._device.has_near
 
-    # Who waits, and who runs.
+    # Who waits, those whose callers are paused among them, and who runs.
 
     @property
     def waiting(self) -> int:
-        return len(self._gateway.waiting)
+        return len(self._gateway.waiting) + len(self._gateway.set_aside)
+
+    @property
+    def _rooms(self) -> tuple[WaitingRoom, WaitingRoom]:
+        return self._gateway.waiting, self._gateway.set_aside
+
+    def pending(self, lane: Lane) -> int:
+        """How many wait in a lane."""
+        return sum(room.count(lane) for room in self._rooms)
+
+    def depth(self, band: Band) -> int:
+        """How many wait in a band."""
+        return sum(room.depth(band) for room in self._rooms)
+
+    def external_of(self, caller: str) -> int:
+        """How many external requests of a caller wait."""
+        return sum(room.external_of(caller) for room in self._rooms)
+
+    def wants(self, model: str | None) -> int:
+        """How many wait for exactly this model."""
+        return sum(room.wants(model) for room in self._rooms)
+
+    def first(self, limit: int) -> list[Entry]:
+        """The first that wait, most urgent band first; then those whose callers are paused."""
+        found = self._gateway.waiting.first(limit)
+        return found + self._gateway.set_aside.first(limit - len(found))
+
+    @property
+    def paused_callers(self) -> Collection[str]:
+        return self._gateway.settings.queue.paused_callers
 
     @property
     def running(self) -> list[Entry]:
@@ -82,22 +107,25 @@ class StatusView:
 
     @property
     def wanted_models(self) -> Mapping[str | None, int]:
-        waiting = self._gateway.waiting
-        return {model: waiting.wants(model) for model in waiting.models()}
+        models = [model for room in self._rooms for model in room.models()]
+        return {model: self.wants(model) for model in models}
 
     def in_line(self, lane: Lane) -> Iterator[Entry]:
-        """The waiting entries of a lane in order."""
-        return self._gateway.waiting.in_order(*[band for band in BANDS if LANE_OF[band] is lane])
+        """The waiting entries of a lane in order, then those whose callers are paused."""
+        bands = [band for band in BANDS if LANE_OF[band] is lane]
+        return chain.from_iterable(room.in_order(*bands) for room in self._rooms)
 
     def stranded(self, lane: Lane) -> list[QueueItem]:
-        """What waits in a lane for a model whose engine does not answer while others do."""
+        """What waits in a lane for a model whose engine does not answer while others do, or for
+        the owner to let its caller go on.
+        """
+        found = list(self._gateway.set_aside.in_order()) if len(self._gateway.set_aside) else []
         listing = self._device.listing
-        if not listing.away:
-            return []
-        waiting = self._gateway.waiting
-        away = [model for model in waiting.models() if model is not None and listing.is_away(model)]
-        items = [entry.item for model in away for entry in waiting.entries(model)]
-        return [item for item in items if item.lane is lane]
+        if listing.away:
+            waiting = self._gateway.waiting
+            models = [model for model in waiting.models() if model and listing.is_away(model)]
+            found += [entry for model in models for entry in waiting.entries(model)]
+        return [entry.item for entry in found if entry.item.lane is lane]
 
     def waiting_of(self, lane: Lane, caller: str, user: str) -> int:
         """How many requests of a caller, or of one of its users, wait in a lane."""
@@ -122,10 +150,13 @@ class StatusView:
 
     def oldest_age_s(self, band: Band, now: float) -> float:
         """How long the oldest entry of a band has been known; 0 where none waits."""
-        waiting = self._gateway.waiting
         # the head of a line is its oldest, except where the latest interrupted or shares go first
         is_by_age = band is not Band.INTERRUPTED and not self.is_shared(band)
-        oldest = waiting.heads(band) if is_by_age else waiting.in_order(band)
+        oldest = [
+            entry
+            for room in self._rooms
+            for entry in (room.heads(band) if is_by_age else room.in_order(band))
+        ]
         return max((now - entry.item.arrived_at for entry in oldest), default=0.0)
 
     @property

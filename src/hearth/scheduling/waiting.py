@@ -66,6 +66,8 @@ class Entry:
     # the models of which it may be bound to another as long as it waits; empty: it is bound
     choices: tuple[str, ...] = ()
     place: Place = "waiting"
+    # it waits apart from all others, because its caller is paused
+    is_set_aside: bool = False
     attempts: int = 0  # dispatches so far; the number of the current attempt while it runs
     interrupts: int = 0
     # times that its model was loaded and had to go again for others before it had served anybody

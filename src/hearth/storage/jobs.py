@@ -112,6 +112,7 @@ _MAY_START = f"""
     AND emulated = :emulated
     AND (not_before_wall_s IS NULL OR not_before_wall_s <= :now)
     AND (NOT :paused OR lane = 'internal')
+    AND caller NOT IN (SELECT value FROM json_each(:paused_callers))
     AND (
       :off_peak
       OR NOT CASE WHEN id GLOB '{BATCH_JOB_PREFIX}*' THEN :batches_off_peak ELSE off_peak END
@@ -348,6 +349,7 @@ class JobTable(Table, JobStore, WebhookOutbox):
         off_peak: bool,
         batches_off_peak: bool,
         paused: bool,
+        paused_callers: Collection[str],
         emulated: bool,
         running: Collection[int],
         suspects: Collection[int],
@@ -356,6 +358,7 @@ class JobTable(Table, JobStore, WebhookOutbox):
             "off_peak": off_peak,
             "batches_off_peak": batches_off_peak,
             "paused": paused,
+            "paused_callers": json.dumps([*paused_callers]),
             "emulated": emulated,
             "now": self.clock.wall(),
             "others": json.dumps([*running, *suspects]),

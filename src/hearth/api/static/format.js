@@ -123,6 +123,8 @@ function reason(why, now) {
       return "the model server to answer";
     case "paused":
       return "the pause to end";
+    case "caller_paused":
+      return `${why.caller} to be no longer paused`;
     case "pinned":
       return `GPU memory: ${model} is pinned`;
     case "memory":
