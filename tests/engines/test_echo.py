@@ -57,6 +57,9 @@ async def test_names_addresses_and_advice_are_its_own():
             "home model Parrot is not installed: name Parrot when it is made"
         ]
         assert gateway.worker.scheduler.device.cuts_loads is False
-        for path in ("/v1/chat/completions", "/api/tags", "/api/pull"):
+        for path in ("/v1/chat/completions", "/api/tags"):
             assert (await ask(app, "POST", path, asked("mynah"))).status == 404
+        pulled = await ask(app, "POST", "/api/pull", asked("mynah"))
+        assert pulled.status == 501
+        assert pulled.error.endswith("does not pull models on request: name mynah when it is made")
         assert (await ask(app, "POST", "/api/generate", asked("mynah:7b"))).status == 404

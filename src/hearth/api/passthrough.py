@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import cast
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from hearth.api.body import RequestBody
+from hearth.api.models import DELETE_PATH
 from hearth.api.request import Request, until_disconnected
 from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.request import count_tokens
@@ -25,6 +26,7 @@ from hearth.errors import (
     BackendProtocolError,
     BackendTimeout,
     BackendUnreachable,
+    BadRequest,
     HearthError,
     NotServed,
 )
@@ -73,11 +75,13 @@ class Passthrough:
                 await request.answer_json(answer)
                 return
         call = replace(_call_of(request), body=content)
+        if request.path in MANAGEMENT_ROUTES:
+            await until_disconnected(request.disconnected, self._manage(call, request))
+            self._gateway.list_may_differ()
+            return
         is_merged = request.path in _MERGED and not self._gateway.engines.is_single
         answering = self._merge if is_merged else self._forward
         await until_disconnected(request.disconnected, answering(call, request))
-        if request.path in MANAGEMENT_ROUTES:
-            self._gateway.list_may_differ()
 
     async def upload(self, request: Request, body: RequestBody) -> None:
         """Forward a file of a model piece by piece: it may be larger than memory. Raises
@@ -232,8 +236,39 @@ class Passthrough:
         installed = (each for each in named if self._gateway.name_of(each[1]) is not None)
         return next(installed, named[0] if named else ("", ""))
 
+    async def _manage(self, call: BackendCall, request: Request) -> None:
+        """Have an engine change what it has on its disk. Raises HearthError."""
+        gateway = self._gateway
+        engines = gateway.engines
+        asked = _asked_in(call.body)
+        field, model = self._known_of(asked)
+        row = self._row_asked(request)
+        is_ours = row is None or row is engines.row_of(model)
+        if row is None:
+            row = engines.known_row(model) or engines.serving(request.path)
+        if request.path not in row.engine.addresses:
+            raise _unmanaged(request.path, row, model)
+        if is_ours and model and (named := engines.wire_name(model)) != model:
+            call = replace(call, body=encode({**asked, field: named}))
+        is_known = gateway.name_of(model) is not None or bool(gateway.aliases.named(model))
+        if is_ours and is_known and request.path == DELETE_PATH:
+            await gateway.orders.clear_for_deletion(model)
+        await self._forward_to(row.engine, call, request)
+
+    def _row_asked(self, request: Request) -> Row | None:
+        """The engine that the query names; None for none. Raises BadRequest."""
+        query = request.target.partition("?")[2]
+        name = next(iter(parse_qs(query).get("engine", ())), None)
+        rows = self._gateway.engines.rows
+        if name is not None and name not in rows:
+            raise BadRequest(f"engine: there is none of this name; there are {', '.join(rows)}")
+        return None if name is None else rows[name]
+
     async def _forward(self, call: BackendCall, request: Request) -> None:
         engine, call = self._engine_for(call, request)
+        await self._forward_to(engine, call, request)
+
+    async def _forward_to(self, engine: Engine, call: BackendCall, request: Request) -> None:
         exchange = await engine.open(call)
         try:
             failed = proxy_failure(exchange.status, exchange.headers)
@@ -273,6 +308,15 @@ class Passthrough:
         """Raises NotServed, before anything of the body is read."""
         title = self._gateway.engines.title
         raise NotServed(f"Hearth does not serve this path. Send the request to {title} itself.")
+
+
+def _unmanaged(path: str, row: Row, model: str) -> NotServed:
+    """What a caller is told whose engine does not do this through its API."""
+    verb = path.rpartition("/")[2]
+    title = row.engine.title
+    whose = f"{model} is a model of {title}, which" if model else title
+    how = row.engine.how_to_install(model) if verb == "pull" else row.engine.how_to_manage(row.url)
+    return NotServed(f"{whose} does not {verb} models on request: {how}")
 
 
 def _call_of(request: Request) -> BackendCall:

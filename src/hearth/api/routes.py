@@ -168,7 +168,10 @@ class Routes:
         for path in filter(served.__contains__, INFO_ROUTES):
             rules = Address(shared=path != "/", forwards=True)
             self._add(path, INFO_ROUTES[path], passthrough.handle, rules)
-        for path in filter(served.__contains__, MANAGEMENT_ROUTES):
+        for path in MANAGEMENT_ROUTES:
+            if "{" in path and path not in served:
+                continue
+            # where no engine serves it, the handler says so
             rules = Address(access="model manager", binary="{" in path, forwards=True)
             self._add(path, MANAGEMENT_ROUTES[path], passthrough.handle, rules)
             if rules.binary:

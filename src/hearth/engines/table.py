@@ -187,6 +187,14 @@ class EngineTable:
         known = self._known.get(key) or self._former.get(key)
         return self.first if known is None else known.row
 
+    def known_row(self, model: str) -> Row | None:
+        """The row that the owner has named for a model, else the one that lists it; None where
+        there is none of these.
+        """
+        key = self._key(model)
+        is_known = self.is_single or key in self._assigned or key in self._known
+        return self.row_of(model) if is_known else None
+
     def of(self, model: str) -> Engine:
         """The engine that has a model."""
         return self.row_of(model).engine

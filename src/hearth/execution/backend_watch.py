@@ -253,10 +253,11 @@ class BackendWatch:
         return self._engines.row_of(model).name
 
     def list_may_differ(self) -> None:
-        """A model was pulled, copied or deleted through Hearth: the next unknown name is asked for
-        at once.
+        """A model was pulled, copied or deleted through Hearth: look at the lists now, and ask for
+        the next unknown name at once.
         """
         self._asked_at = -inf
+        self.poke()
 
     def loaded_model(self, model: str) -> LoadedModel:
         """This model as it is loaded now."""

@@ -6,6 +6,7 @@ drains are for, and no other (`KeptOrders`). The scheduler decides what they mea
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
 
@@ -19,6 +20,8 @@ from hearth.scheduling.inputs import Input
 from hearth.types import JsonDict, Lane, frozen
 
 _STAYS = "stays for as long as its server runs"
+CLEARED_WITHIN_S = 60.0
+"""An unload that takes longer has failed; it is tried again meanwhile."""
 _AWAY = "is away: its engine does not answer"
 
 
@@ -57,6 +60,7 @@ class OperatorCommands:
         self._view = worker.runtime.view
         self._watch = worker.watch
         self._post = worker.post
+        self._changes = worker.changes
         self._admission = worker.admission
         self._resolve_model = resolve
         self._models_of = models_of
@@ -239,6 +243,30 @@ class OperatorCommands:
             self._unloaded = name
             self._say("unload", name, inputs.ModelOrdered(model=name, comes=False))
         return resident is not None or name in self._view.ordered
+
+    async def clear_for_deletion(self, model: str) -> None:
+        """Have an unused model leave the memory, before its files go: an engine that has lost these
+        does not unload it any more. Returns when it is gone.
+
+        Raises ModelNotFound; OrderRefused as `unload`, for an alias, or it does not leave in time.
+        """
+        name = await self._resolve(model)
+        if self._watch.canonical(model).lower() != name.lower():
+            return  # another name of that model, which stays as it is
+        self._check_unused(name)
+        if name not in self._view.residents or not await self.unload(name):
+            return
+        try:
+            async with asyncio.timeout(CLEARED_WITHIN_S):
+                async for _ in self._changes():
+                    if name not in self._view.residents:
+                        break
+        except TimeoutError:
+            raise OrderRefused(
+                f"{name} did not leave the memory within {CLEARED_WITHIN_S:g} s, so it was not"
+                " deleted; try again"
+            ) from None
+        self._check_unused(name)
 
     async def wish_unloaded(self, model: str, caller: str) -> str:
         """Have a model leave, as a caller of the model APIs asks, where nobody else has a claim on
