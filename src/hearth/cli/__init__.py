@@ -6,6 +6,7 @@ print help.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from importlib import import_module
 
@@ -162,6 +163,26 @@ class RootGroup(click.Group):
             raise (Unusable if refused else CommandFailed)(error.message) from error
 
 
+def _of_completion(name: str, help_text: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """An option that may name a shell; the module that it needs is imported when it is given."""
+
+    def given(context: click.Context, _parameter: click.Parameter, shell: str | None) -> None:
+        if shell is not None and not context.resilient_parsing:
+            import_module("hearth.cli.completion").OPTIONS[name](context.command, shell)
+            context.exit()
+
+    return click.option(
+        name,
+        metavar="[bash|zsh|fish]",
+        is_flag=False,
+        flag_value="",
+        expose_value=False,
+        is_eager=True,
+        callback=given,
+        help=help_text,
+    )
+
+
 @click.group(
     cls=RootGroup,
     commands=[
@@ -176,5 +197,7 @@ class RootGroup(click.Group):
     },
 )
 @click.version_option(__version__, prog_name="hearth", message="%(prog)s %(version)s")
+@_of_completion("--install-completion", "Let your shell complete commands, options and names.")
+@_of_completion("--show-completion", "Print what the shell reads for that.")
 def main() -> None:
     """Hearth: a gateway for the one GPU in a home."""
