@@ -583,7 +583,8 @@ class Invocation:
     (seconds since 1970, UTC). `epoch`: which start of the gateway wrote it; unique together with
     `sequence`. `chain_id`: what ties several items to one piece of work; None for an item on its
     own. `cost_usd`: None where nothing was paid. `wait_bound_s`, `bound_kept`, `conversation`,
-    `user`, `alias`: as of `events.ItemEnded`.
+    `user`, `alias`, `resumed`, `decode_s`, `engine`, `waited_for`: as of `events.ItemEnded`; the
+    last four are empty of what earlier versions wrote.
     """
 
     epoch: int
@@ -614,6 +615,10 @@ class Invocation:
     conversation: str | None = None
     user: str | None = None
     alias: str | None = None
+    resumed: ResumeMode | None = None
+    decode_s: float | None = None
+    engine: str = ""
+    waited_for: Mapping[str, float] | None = None
 
 
 @frozen

@@ -134,6 +134,16 @@ async def test_the_end_of_a_whole_answer_says_how_long_it_was_written(settings):
         assert (ended.output_tokens, (ended.decode_s or 0.0) > 0.0) == (2, True)
 
 
+async def test_the_log_says_which_engine_answered_and_what_was_waited_for(settings):
+    async with live(settings) as first:
+        assert (await first.chat()).status == 200
+    async with live(settings) as second:
+        (row,) = await second.logged()
+        assert row["engine"] == "main"
+        assert row["waited_for"]["load"] == pytest.approx(row["swap_s"], abs=0.1)
+        assert sum(row["waited_for"].values()) == pytest.approx(row["queue_s"], abs=0.1)
+
+
 async def test_the_hour_of_swaps_waits_and_overhead_goes_on_after_a_restart(settings):
     async with live(settings) as first:
         assert (await first.chat()).status == 200

@@ -490,7 +490,7 @@ ITEM |= {
     "total_s": 44.5,
 }
 ITEM |= {"prompt_tokens": 12, "output_tokens": None, "interrupt_count": 0}
-WHOLE = "ended caller model task outcome queue swap first byte backend total tokens"
+WHOLE = "ended caller model task outcome queue swap waited for first byte backend total tokens"
 LONG = "qwen2.5:32b-instruct-q6_K"
 ODD: tuple[object, ...] = (None, "text", True, [], 1e300, 10**400, -1e14)
 EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
@@ -513,6 +513,12 @@ EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
             140,
             WHOLE,
             r".* failed \(backend_gone\) .*",
+        ),
+        (
+            {"waited_for": {"slot": 1.0, "load": 12.25}},
+            160,
+            WHOLE,
+            r".* 1.5 s load 12 s, slot 1.0 s 0.25 s .*",
         ),
         ({"interrupt_count": 2}, 140, WHOLE, r".* completed \+2 interrupted .*"),
         ({"outcome": "cancelled", "reason": "cancelled"}, 140, WHOLE, r".* cancelled 2.5 s .*"),

@@ -279,7 +279,7 @@ async def test_an_attempt_stopped_before_or_within_its_own_report_ends_once(
         reply=Reply(limit_bytes=1000),
         owner=Nobody(),
     )
-    work.begin_attempt(1, "a", 0.0)
+    work.begin_attempt(1, "a", 0.0, engine="a")
     executor.start(work, prompt_s=1.0, limit_s=1.0)
     if kind is None:
         executor.abort(Sequence(1))

@@ -5,6 +5,7 @@ written.
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -51,6 +52,8 @@ def _value(hint: object, text: str) -> object:
         return options[-1]
     if typing.get_origin(hint) is tuple:
         return (text, text)
+    if typing.get_origin(hint) is Mapping:
+        return {text: 1.25}
     if type(None) in options:
         return _value(options[0], text)
     known = {

@@ -356,6 +356,7 @@ async def test_every_member_is_an_item_of_its_own_in_events_and_the_call_is_none
         assert (end.queue_s, end.backend_s, end.total_s) == pytest.approx(
             (SERVICE_S - 0.05, SERVICE_S, 2 * SERVICE_S - 0.05)
         )
+        assert end.waited_for == pytest.approx({"batching": 0.1, "slot": SERVICE_S - 0.15})
     assert len(house.events.of(ItemQueued)) == len(house.events.of(ItemDispatched)) == 3
 
 

@@ -33,8 +33,17 @@ async def test_a_row_says_what_the_event_said_and_is_written_once(process):
         "attempts": 3,
     }
     promised = {"wait_bound_s": 4.5, "bound_kept": False}
+    waited: Fields = {"engine": "box", "waited_for": {"load": 3.5}, "resumed": "continued"}
     event = ended(
-        7, at=998.0, status=502, cost_usd=0.25, conversation="a1", user="ann", **changed, **promised
+        7,
+        at=998.0,
+        status=502,
+        cost_usd=0.25,
+        conversation="a1",
+        user="ann",
+        **changed,
+        **promised,
+        **waited,
     )
     for _ in range(2):
         ports = await process()

@@ -199,6 +199,7 @@ def build_parts(
         config.scheduler_settings,
         cuts_loads=engines.loads_can_be_cut,
         swaps=engines.loads_on_request,
+        notes_waits=True,
     )
     forecasts = ForecastView(scheduler)
     runtime = Runtime(

@@ -30,7 +30,7 @@ from hearth.cli.client import (
 )
 from hearth.cli.facts import active_alerts, facts
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, moment, table_of
-from hearth.cli.waits import waits_for
+from hearth.cli.waits import waited_for, waits_for
 from hearth.types import plural
 
 _PIPE_WIDTH = 120
@@ -237,6 +237,7 @@ _LOG = (
     TableColumn("outcome", _outcome),
     TableColumn("queue", _phase("queue_s"), NUMBER),
     TableColumn("swap", _phase("swap_s"), NUMBER),
+    TableColumn("waited for", waited_for, FOLDED),
     TableColumn("first byte", _phase("first_byte_s"), NUMBER),
     TableColumn("backend", _phase("backend_s"), NUMBER),
     TableColumn("total", _phase("total_s"), NUMBER),
@@ -319,7 +320,7 @@ _LISTS = {
     ),
     "items": (
         _LOG,
-        ("first byte", "backend", "swap", "task", "tokens", "queue"),
+        ("first byte", "backend", "waited for", "swap", "task", "tokens", "queue"),
         Text("no finished request matches", "dim"),
     ),
     "jobs": (

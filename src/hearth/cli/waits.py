@@ -27,6 +27,40 @@ _WORDS = {
 """By the kinds of `scheduling.reasons`."""
 
 
+_PAST = {
+    "announced": "announced task",
+    "backend_down": "model server",
+    "background": "users",
+    "batching": "batching",
+    "caller_paused": "pause of its caller",
+    "handing_over": "hand-over",
+    "held": "held model",
+    "lease": "GPU lease",
+    "left_alone": "failed load",
+    "load": "load",
+    "memory": "memory",
+    "others_turn": "others' turn",
+    "paused": "pause",
+    "pinned": "pinned model",
+    "refused": "busy engine",
+    "slot": "slot",
+    "stopping": "stop",
+    "swap": "swap",
+    "turn": "turn",
+}
+"""The same of a request that has ended, beside the seconds; `batching`: of an embedding input, for
+others to share its call.
+"""
+
+
+def waited_for(row: Json) -> str:
+    """What a request of the log waited for, the longest first; empty for nothing."""
+    waited = part(row, "waited_for")
+    seconds = {kind: number(waited, kind) or 0.0 for kind in waited}
+    longest = sorted(seconds, key=lambda kind: -seconds[kind])
+    return ", ".join(f"{_PAST.get(kind, kind)} {duration(seconds[kind])}" for kind in longest)
+
+
 def waits_for(item: Json) -> str:
     """The first reason that holds; empty where none is given. A model is named where it is not the
     request's own.

@@ -40,6 +40,7 @@ Why: TypeAlias = Literal["asked_for", "not_local", "backend_down", "card_taken",
 Only the first two leave no other way: with the others, the queue takes what Claude may not.
 """
 
+SERVED_BY = "claude"
 OVERHEAD_TOKENS = 4096
 """For what the API itself adds to a prompt: instructions for tools (up to 700 tokens) and for
 structured answers.
@@ -198,8 +199,10 @@ class ClaudeCall:
         """
         work = self.work
         while True:
-            work.begin_attempt(work.attempt.number + 1, self.to_send.model, clock.monotonic())
-            registry.dispatched(work, clock.monotonic())
+            now = clock.monotonic()
+            number = work.attempt.number + 1
+            work.begin_attempt(number, self.to_send.model, now, engine=SERVED_BY)
+            registry.dispatched(work, now)
             try:
                 return await self._attempt(backend, registry, clock)
             except HearthError as error:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from hearth.admission.auth import Identity
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.calls import (
+    SERVED_BY,
     ClaudeCall,
     Why,
     asks_for_claude,
@@ -99,7 +100,6 @@ class CloudHealth:
             self._until = 0.0
 
 
-SERVED_BY = "claude"
 _THREAD_FROM_BYTES = 1024 * 1024
 _LAST_STEPS_S = 5.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, dataclass_transform
 
@@ -185,7 +186,9 @@ class ItemEnded(ItemEvent):
     the same for each turn of one; salted anew at each start, so that no text can be guessed by it;
     `user`: which of the caller's users, where its key tells them apart (in no log line); `alias`:
     as of `ItemDispatched`; `decode_s`: how long the answer was being written, where the model
-    server says so.
+    server says so; `engine`: the name of the engine that worked on it last, empty for none;
+    `waited_for`: the seconds that it waited for each of what requests wait for, those after an
+    interruption included.
     """
 
     outcome: Outcome
@@ -212,6 +215,8 @@ class ItemEnded(ItemEvent):
     user: str | None = None
     alias: str | None = None
     decode_s: float | None = None
+    engine: str = ""
+    waited_for: Mapping[str, float] | None = None
 
 
 class ItemStopped(ItemEvent, level=DEBUG):

@@ -377,10 +377,19 @@ class ActiveRequest:
         return self.new.call_on(self.model or "")
 
     def begin_attempt(
-        self, number: int, model: str, now: float, *, swap_s: float = 0.0, emulated: bool = False
+        self,
+        number: int,
+        model: str,
+        now: float,
+        *,
+        engine: str,
+        swap_s: float = 0.0,
+        emulated: bool = False,
     ) -> None:
         self.model = model
-        self.attempt = Attempt(number=number, dispatched_at=now, swap_s=swap_s, emulated=emulated)
+        self.attempt = Attempt(
+            number=number, dispatched_at=now, swap_s=swap_s, emulated=emulated, engine=engine
+        )
 
     def back_in_line(self, interrupts: int | None = None) -> None:
         """Wait for another attempt; the last one is kept for what it says of the failure."""

@@ -154,12 +154,14 @@ def to_text(line: LogLine, *, colour: bool) -> str:
 
 def _field(raw: object) -> LogValue:
     """A value that JSON can hold: text cleaned, floats finite and rounded to the microsecond,
-    tuples as lists of at most 20 texts.
+    tuples as lists of at most 20 texts, a mapping as such a list of its pairs.
     """
     if raw is None or isinstance(raw, int):
         return raw
     if isinstance(raw, float):
         return round(raw, 6) if math.isfinite(raw) else str(raw)
+    if isinstance(raw, Mapping):
+        raw = [f"{name} {value}" for name, value in raw.items()]
     if isinstance(raw, tuple | list | set | frozenset):
         kept = [clean(str(item)) for item in islice(raw, MAX_LIST_ITEMS)]
         more = len(raw) - MAX_LIST_ITEMS

@@ -246,7 +246,10 @@ class Effects:
         began_at, ended_at = self._last_swap.get(model, (now, now))
         swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
         emulated = self._runtime.emulated
-        work.begin_attempt(action.attempt, model, now, swap_s=swap_s, emulated=emulated)
+        engine = self._runtime.engine_of(model)
+        work.begin_attempt(
+            action.attempt, model, now, engine=engine, swap_s=swap_s, emulated=emulated
+        )
         if not self._watch.is_remote(model):
             self._tracker.record_loaded(model, now)
         self._registry.dispatched(work, now)

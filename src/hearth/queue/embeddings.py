@@ -67,6 +67,10 @@ _ONE_CAN_CAUSE = (BackendGone, BackendProtocolError, BackendTimeout)
 """Ends of a call that one of its inputs can bring about; what ails the model server as a whole is
 everybody's.
 """
+HELD = "batching"
+"""What an input waits for before its call is in the queue, beside the kinds of
+`scheduling.reasons`.
+"""
 MOST_UNDER_WAY = 4
 """Calls that are alike in the queue or at the model server: so many that no slot waits for the next
 one.
@@ -335,7 +339,10 @@ class EmbeddingBatcher(HandlingSink):
         several calls.
         """
         if isinstance(event, ItemDispatched):
-            work.begin_attempt(work.attempt.number + 1, event.model or "", event.at)
+            model = event.model or ""
+            work.begin_attempt(
+                work.attempt.number + 1, model, event.at, engine=self._runtime.engine_of(model)
+            )
             self._registry.dispatched(work, event.at)
         elif isinstance(
             event, ItemInterrupted | ItemYielded | ItemProtected | ItemResent | ItemPromoted
@@ -404,6 +411,7 @@ class EmbeddingBatcher(HandlingSink):
             held_s = batch.called_at - work.item.arrived_at
             own = replace(
                 ended,
+                waited_for=_waited_for(ended, 0.0 if batch.apart else held_s),
                 queue_s=ended.queue_s + held_s,
                 total_s=ended.total_s + held_s,
                 attempts=work.attempt.number,
@@ -522,6 +530,12 @@ class EmbeddingBatcher(HandlingSink):
     @property
     def _settings(self) -> EmbeddingSettings:
         return self._runtime.settings.embeddings
+
+
+def _waited_for(ended: ItemEnded, held_s: float) -> dict[str, float]:
+    """What the call has waited for, and for how long its input was held before."""
+    held = {HELD: round(held_s, 3)} if held_s >= 0.001 else {}
+    return dict(ended.waited_for or {}) | held
 
 
 def _head_for(head: ReplyHead, body: bytes, inputs: int) -> ReplyHead:

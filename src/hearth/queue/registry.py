@@ -197,11 +197,18 @@ class Registry:
             user=work.item.user or None,
             alias=work.item.alias or None,
             decode_s=attempt.usage.decode_s,
+            engine=attempt.engine,
+            waited_for=self._waited_for(work.item.sequence, at),
             **work.promise_kept(at),
             **work.identity,
         )
         self.emit(work, ended)
         return True
+
+    def _waited_for(self, sequence: Sequence, now: float) -> dict[str, float]:
+        waited = self._runtime.view.waited_for(sequence, now)
+        rounded = {kind: round(seconds, 3) for kind, seconds in waited.items()}
+        return {kind: seconds for kind, seconds in rounded.items() if seconds}
 
     def _shown(self, conversation: str) -> str | None:
         """What may be written down of a conversation's key, which is a digest of words."""

@@ -34,6 +34,7 @@ from hearth.scheduling.residency import Residency
 from hearth.scheduling.shares import arrange, share_anew
 from hearth.scheduling.state import Deadlines, DeviceState, GatewayState
 from hearth.scheduling.transitions import take_in
+from hearth.scheduling.waited import Waited
 from hearth.scheduling.waiting import Entry
 from hearth.types import ONLY_DEVICE, Lane
 
@@ -44,12 +45,19 @@ if TYPE_CHECKING:
 class Scheduler:
     """Decides; see the module docstring.
 
+    `notes_waits`: count what each item has waited for (`waited`).
+
     `device` and its `gateway` are for this package and for tests; the shells read them through
     `scheduling.views` and `scheduling.forecast`.
     """
 
     def __init__(
-        self, settings: SchedulerSettings, *, cuts_loads: bool = True, swaps: bool = True
+        self,
+        settings: SchedulerSettings,
+        *,
+        cuts_loads: bool = True,
+        swaps: bool = True,
+        notes_waits: bool = False,
     ) -> None:
         estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
         listing = Listing()
@@ -64,6 +72,8 @@ class Scheduler:
             cuts_loads=cuts_loads,
             swaps=swaps,
         )
+        if notes_waits:
+            self.gateway.note_waits(Waited())
         share_anew(self.device, 0.0)
         self._armed_at: float | None = None
         self._stranded_check_at: float | None = None
@@ -98,8 +108,7 @@ class Scheduler:
         gateway = self.gateway
         device = self.device
         kind = type(fact)
-        if gateway.waiting.shares is not None:
-            gateway.waiting.shares.now = now
+        self._begin(now)
         actions = take_in(device, fact, now)
         if actions is None:
             return []
@@ -124,7 +133,17 @@ class Scheduler:
             actions += [] if device.has_near or device.leases.taken else self._homeless()
             actions += self._placed(now)
         arrange(device)
+        if gateway.waiting.waited is not None:
+            gateway.waiting.waited.read(device, now)
         return self._armed(actions, now)
+
+    def _begin(self, now: float) -> None:
+        """What is counted by the clock knows the instant of this decision."""
+        waiting = self.gateway.waiting
+        if waiting.shares is not None:
+            waiting.shares.now = now
+        if waiting.waited is not None:
+            waiting.waited.begin(now)
 
     def _placed(self, now: float) -> list[Action]:
         """What starts, stops and is swapped; where everything is at rest, what may be loaded

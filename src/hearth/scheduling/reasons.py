@@ -12,13 +12,15 @@ from hearth.scheduling.waiting import Entry
 from hearth.types import JsonDict
 
 Reason = JsonDict
+CALLER_PAUSED = "caller_paused"
+"""That of all that is set aside."""
 
 
 def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa: PLR0911
     # a closed set, one answer each
     gateway = device.gateway
     if entry.is_set_aside:
-        return {"kind": "caller_paused", "caller": entry.item.caller}
+        return {"kind": CALLER_PAUSED, "caller": entry.item.caller}
     unanswered_since = device.unanswered_since(entry)
     if unanswered_since is not None:
         return {"kind": "backend_down", "since": unanswered_since}

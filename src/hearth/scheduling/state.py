@@ -25,6 +25,7 @@ from hearth.types import Band, DeviceId, Lane, QueueItem, Sequence, entity, valu
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
+    from hearth.scheduling.waited import Waited
 
 # a heap of (instant, item); what no longer applies is dropped when it comes up
 Deadlines = list[tuple[float, Sequence]]
@@ -196,6 +197,11 @@ class GatewayState:
         if self.waiting.shares is not None and not entry.is_set_aside:
             self.waiting.shares.left(entry)
 
+    def note_waits(self, waited: Waited) -> None:
+        """Have it count what all wait for, those set aside too."""
+        self.waiting.waited = waited
+        self.set_aside.waited = waited
+
     def set_aside_anew(self) -> None:
         """The owner has paused other callers: what waits changes its place with its order."""
         waiting = self.all_waiting()
@@ -262,6 +268,8 @@ class GatewayState:
     def leave(self, entry: Entry) -> None:
         """The entry is done with; it may not be waiting any more."""
         del self.entries[entry.item.sequence]
+        if self.waiting.waited is not None:
+            self.waiting.waited.over(entry.item.sequence)
         self._leave_shares(entry)
         if self.arrivals.learns:
             self.arrivals.left(entry.item.caller)

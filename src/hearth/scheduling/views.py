@@ -22,7 +22,7 @@ from hearth.scheduling.state import ModelHold, Turn
 from hearth.scheduling.swaps import Swap
 from hearth.scheduling.waiting import BANDS, Entry, WaitingRoom
 from hearth.scheduling.warm import Warmth
-from hearth.types import Band, Lane, QueueItem
+from hearth.types import Band, Lane, QueueItem, Sequence
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -142,6 +142,13 @@ class StatusView:
 
     def reason_of(self, entry: Entry, now: float) -> Reason:
         return reason_of(self._device, entry, now)
+
+    def waited_for(self, sequence: Sequence, now: float) -> Mapping[str, float]:
+        """Seconds that an item of the queue has waited, by the kinds of `reasons`; until the
+        decision after the one in which it has left.
+        """
+        waited = self._gateway.waiting.waited
+        return {} if waited is None else waited.of(sequence, now)
 
     @property
     def interruptible(self) -> int:

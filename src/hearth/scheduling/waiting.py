@@ -22,6 +22,7 @@ from hearth.types import Band, Lane, QueueItem, Sequence, entity
 
 if TYPE_CHECKING:
     from hearth.scheduling.shares import Sharer, Shares
+    from hearth.scheduling.waited import Waited
 
 Key = tuple[float, float, Sequence]
 """(rank, arrived_at, sequence).
@@ -137,6 +138,8 @@ class WaitingRoom:
         """The entries that may be bound to another model."""
         # None where all lines are in order of arrival
         self.shares: Shares | None = None
+        # None where nobody asks what was waited for
+        self.waited: Waited | None = None
         # by caller, conversation and the model that is waited for
         self._conversations: dict[tuple[str, str, str | None], int] = {}
 
@@ -178,6 +181,8 @@ class WaitingRoom:
         entry.place = "waiting"
         if self.shares is not None:
             self.shares.note(entry)
+        if self.waited is not None:
+            self.waited.joined(entry)
 
     def remove(self, entry: Entry) -> None:
         lines = self.lines[entry.band]
@@ -186,6 +191,8 @@ class WaitingRoom:
         del line[0 if line[0] is entry else bisect_left(line, entry.key, key=_key)]
         if not line:
             del lines[model]
+        if self.waited is not None:
+            self.waited.left(entry, last=not line)
         self._counts[entry.band] -= 1
         if entry.external:
             caller = entry.item.caller

@@ -37,7 +37,12 @@ NOTE_INTERVAL_S = 1.0
 CATCH_UP_S = 1.0
 """The most that a question waits for rows that are on their way to a slow disk."""
 
-_TYPES: Types = {"lane": Lane, "outcome": Outcome, "bound_kept": bool}
+_TYPES: Types = {
+    "lane": Lane,
+    "outcome": Outcome,
+    "bound_kept": bool,
+    "waited_for": json.loads,
+}
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
 _ADD = f"""
     {insert_into("invocation_log", (*_COLUMNS, "counted", "emulated"))}
@@ -175,6 +180,7 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
         }
         row |= {"accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
         row["counted"] = event.counted or ""
+        row["waited_for"] = json.dumps(event.waited_for) if event.waited_for else None
         self._insert("log.invocation", _ADD, row)
 
     def _on_swap(self, event: SwapCompleted | SwapFailed | LoadCut) -> None:

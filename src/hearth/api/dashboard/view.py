@@ -305,6 +305,7 @@ class View:
         return (
             _names(item)
             | _fields(item, "resumed", "prompt_tokens", "output_tokens", "cost_usd")
+            | {"engine": item.engine or None, "waited_for": item.waited_for or None}
             | {
                 name: None if duration_s is None else round(duration_s, 2)
                 for name, duration_s in durations.items()
