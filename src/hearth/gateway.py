@@ -16,6 +16,7 @@ from typing import Self
 from prometheus_client.metrics_core import Metric
 
 from hearth.admission.limits import COUNTED, RateLimiter
+from hearth.admission.seen import LastSeen
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.cloud.service import Cloud
 from hearth.config.engines import RunSettings
@@ -117,6 +118,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.clock = self.worker.runtime.clock
+        self.seen = LastSeen(self.clock)
         watch = self.worker.watch
         self._watch = watch
         self.aliases = self.worker.aliases

@@ -503,6 +503,11 @@ class InvocationHistory(Protocol):
         first.
         """
 
+    async def by_caller(self, *, last_hour: int, caller: str | None) -> dict[str, JsonDict]:
+        """As JSON, by name: what each caller used in the 24 hours (`24h`) and the 30 days (`30d`)
+        up to and with `last_hour`, and when the last of its items ended (`last_end_wall_s`).
+        """
+
     async def uses_since(self, wall_s: float) -> tuple[ModelUse, ...]:
         """What the models of model servers did that ended at or after `wall_s`, oldest first."""
 

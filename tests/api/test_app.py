@@ -88,6 +88,9 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
         (ANY_KEY, "POST", "/v1/messages /v1/messages/count_tokens"),
         (ADMIN, "GET", "/llm/admin/stored /llm/admin/files /llm/admin/config /llm/admin/orders"),
         (ADMIN, "GET", "/llm/admin/models/log"),
+        (ADMIN, "GET POST", "/llm/admin/keys"),
+        (ADMIN, "POST", "/llm/admin/keys/rotate /llm/admin/keys/revoke"),
+        (ANY_KEY, "GET", "/llm/key"),
         (ADMIN, "GET HEAD", "/openapi.json"),
         (ADMIN, "DELETE", "/llm/admin/files/1 /api/delete"),
         (

@@ -76,6 +76,35 @@ async def test_every_request_counts_once_however_much_was_added_up(store):
     ] == seen - left + 1
 
 
+async def test_callers_are_added_up_once_however_much_was_added_up_before(store):
+    draw = random.Random(2)
+    ends: dict[str, float] = {}
+    asked = {"last_hour": HOUR, "caller": None}
+    requests = {"24h": 0, "30d": 0}
+    for number in range(1, 1_501):
+        caller, ago_s = draw.choice("abc"), draw.random() * 160_000.0
+        store.invocations.emit(ended(number, at=1000.0 - ago_s, caller=caller, prompt_tokens=2))
+        ends[caller] = max(ends.get(caller, 0.0), WALL - ago_s)
+        requests["30d"] += 1
+        requests["24h"] += int((WALL - ago_s) // 3600) > HOUR - 24
+        if number % 500 == 0:
+            await written(store)
+            found = await store.invocations.by_caller(**asked)
+            assert {name: each["last_end_wall_s"] for name, each in found.items()} == (
+                pytest.approx(ends)
+            )
+            for window, count in requests.items():
+                assert sum(each[window]["requests"] for each in found.values()) == count
+                assert sum(each[window]["prompt_tokens"] for each in found.values()) == 2 * count
+            await store.writer.submit(usage.roll_up)
+    await store.writer.submit(
+        lambda connection: connection.execute("DELETE FROM invocation_log").rowcount
+    )
+    found = await store.invocations.by_caller(**asked)
+    hours = {caller: end // 3600 * 3600 for caller, end in ends.items()}
+    assert {name: each["last_end_wall_s"] for name, each in found.items()} == hours
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
 async def test_a_document_that_is_damaged_is_an_empty_one(store, text):
     await store.writer.submit(

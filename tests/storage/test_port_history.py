@@ -239,6 +239,24 @@ async def test_requests_are_added_up_by_time_caller_and_model(ports):
     assert [each["caller"] for each in of_one["callers"]] == ["n8n"]
 
 
+async def test_what_each_caller_used_and_when_its_last_item_ended(ports):
+    asked = {"last_hour": HOUR, "caller": None}
+    assert await ports.history.by_caller(**asked) == {}
+    for number, (caller, at) in enumerate(
+        [("n8n", 900.0), ("tv", 1000.0 - 2 * DAY_S), ("n8n", 800.0), ("old", 1000.0 - 31 * DAY_S)]
+    ):
+        row = ended(number, caller=caller, at=at, prompt_tokens=10, output_tokens=5)
+        ports.log.emit(row)
+    await ports.written()
+    none = {"requests": 0, "failed": 0, "prompt_tokens": 0, "output_tokens": 0}
+    one = {"requests": 1, "failed": 0, "prompt_tokens": 10, "output_tokens": 5}
+    two = {"requests": 2, "failed": 0, "prompt_tokens": 20, "output_tokens": 10}
+    n8n = {"24h": two, "30d": two, "last_end_wall_s": WALL - 100.0}
+    tv = {"24h": none, "30d": one, "last_end_wall_s": WALL - 2 * DAY_S}
+    assert await ports.history.by_caller(**asked) == {"n8n": n8n, "tv": tv}
+    assert await ports.history.by_caller(last_hour=HOUR, caller="tv") == {"tv": tv}
+
+
 async def test_the_share_of_bounds_that_held_is_of_requests_that_were_told_to_wait(ports):
     for number, kept in enumerate([True, True, False, None]):
         ports.log.emit(ended(number, caller="n8n" if kept else "webui", bound_kept=kept))

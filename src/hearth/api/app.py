@@ -108,6 +108,7 @@ class HearthApp:
                 check_origin(request.method, request.headers, forwards=address.forwards)
             if address.access != "public":
                 identity = self._keyring.identify(request.headers, request.peer)
+                self._gateway.seen.note(identity.caller)
                 self._check_access(request, identity, address.access)
             await self._handle(request, identity, address)
         except CallerGone:

@@ -29,6 +29,7 @@ from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, ans
 from hearth.api.files import FILES_PATH, FilePages
 from hearth.api.inference import Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
+from hearth.api.keys import KEYS_PATH, OWN_KEY_PATH, KeyPages
 from hearth.api.leases import GPU_STATUS_PATH, HOLD_PATH, LEASES_PATH, LeasePages
 from hearth.api.message_batches import (
     MESSAGE_BATCHES_PATH,
@@ -125,6 +126,7 @@ class Routes:
             **_stored_pages(admin, FilePages(gateway), BatchPages(gateway)),
             **_message_batch_pages(MessageBatchPages(gateway)),
             **_lease_pages(leases),
+            **_key_pages(KeyPages(gateway)),
         }
         for path, endpoints in pages.items():
             for method, endpoint in endpoints.items():
@@ -301,6 +303,15 @@ def _lease_pages(leases: LeasePages) -> Pages:
         GPU_STATUS_PATH: {"GET": leases.state},
         LEASES_PATH: {"GET": leases.listed, "POST": leases.take, "DELETE": leases.end_all},
         one: {"PUT": leases.renew, "DELETE": leases.end},
+    }
+
+
+def _key_pages(keys: KeyPages) -> Pages:
+    return {
+        OWN_KEY_PATH: {"GET": keys.own},
+        KEYS_PATH: {"GET": keys.listed, "POST": keys.create},
+        f"{KEYS_PATH}/rotate": {"POST": keys.rotate},
+        f"{KEYS_PATH}/revoke": {"POST": keys.revoke},
     }
 
 

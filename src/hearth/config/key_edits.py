@@ -135,9 +135,9 @@ def entries_of(path: Path) -> Entries:
 
 
 def rotated(before: Entries, name: str, sha256: str) -> Entries:
-    """The keys with another digest for one of them. Raises KeyUnknown, EditByHand."""
+    """The keys with another digest for one of them. Raises KeyUnknown, EditRefused."""
     if "key" in _entry(before, name):
-        raise EditByHand(
+        raise EditRefused(
             f"the key of {name} comes from the environment ({_entry(before, name)['key']}): set"
             " another one there and restart the gateway"
         )

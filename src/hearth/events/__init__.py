@@ -246,6 +246,30 @@ class ConfigRejected(Event, level=WARNING):
     problems: tuple[str, ...]
 
 
+class KeyCreated(Event):
+    """An admin made a key over HTTP. Fields: `caller`: whose; `by`: the admin; `admin`: whether it
+    has admin rights.
+    """
+
+    caller: str
+    by: str
+    admin: bool
+
+
+class KeyRotated(Event):
+    """An admin gave a caller another secret over HTTP. Fields as `KeyCreated`."""
+
+    caller: str
+    by: str
+
+
+class KeyRevoked(Event):
+    """An admin removed a key over HTTP. Fields as `KeyCreated`."""
+
+    caller: str
+    by: str
+
+
 class StorageFailed(Event, level=WARNING):
     """The database cannot be written. Rows wait in memory, and requests continue. Fields: `reason`:
     disk_full, io_error, read_only, locked, corrupt, cannot_open, file_moved, overloaded (more than

@@ -279,6 +279,10 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         return await self._select(partial(record, EndedCount, _TYPES), _COUNT, (wall_s,))
 
+    async def by_caller(self, *, last_hour: int, caller: str | None) -> dict[str, JsonDict]:
+        asked = {"last": last_hour, "caller": caller}
+        return await self.reader.read(partial(usage.by_caller, asked))
+
     async def uses_since(self, wall_s: float) -> tuple[ModelUse, ...]:
         return await self._select(partial(record, ModelUse, _TYPES), _USES, (wall_s,))
 

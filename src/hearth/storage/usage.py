@@ -31,6 +31,9 @@ WAIT_BOUNDS_S = (
 )
 """The last range has no upper end: a percentile in it is taken to be below 2 h."""
 ROWS_PER_STEP = 500
+CALLER_WINDOWS = {"24h": 24, "30d": 720}
+"""Hours of what is added up for each caller."""
+_LONGEST = max(CALLER_WINDOWS.values())
 
 _RANGES = tuple(pairwise(WAIT_BOUNDS_S))
 _WAITS = tuple(f"w{number}" for number in range(len(_RANGES)))
@@ -140,6 +143,59 @@ _SWAPPED = """
       AND ended_wall_s < (:last + 1) * 3600
     GROUP BY 1, 2
 """
+
+
+_OF_CALLER = {
+    f"{name}_{window}": f"SUM({name} * (hour > :last - {hours}))"
+    for window, hours in CALLER_WINDOWS.items()
+    for name in _COUNTS
+}
+# the rows of the last hour say when it was: no index leads from a caller to its rows
+_CALLERS = f"""
+    WITH recent (hour, caller, model, {_listed(_SUMS)}) AS (
+      {_OF_LOG} AND +ended_wall_s >= (:last - {_LONGEST} + 1) * 3600
+      GROUP BY 1, 2, 3
+    ),
+    hours AS (
+      SELECT hour, caller, {_listed(_COUNTS)} FROM usage_hours
+      UNION ALL
+      SELECT hour, caller, {_listed(_COUNTS)} FROM recent
+    ),
+    callers AS (
+      SELECT
+        caller,
+        MAX(hour) AS hour,
+        {_listed(f"{sums} AS '{name}'" for name, sums in _OF_CALLER.items())}
+      FROM hours
+      WHERE hour > :last - {_LONGEST}
+        AND hour <= :last
+        AND (:caller IS NULL OR caller = :caller)
+      GROUP BY caller
+    )
+    SELECT *, COALESCE(
+      (
+        SELECT MAX(log.ended_wall_s) FROM invocation_log AS log
+        WHERE log.ended_wall_s >= callers.hour * 3600
+          AND log.ended_wall_s < (callers.hour + 1) * 3600
+          AND log.caller = callers.caller
+      ),
+      callers.hour * 3600.0
+    ) AS last_end_wall_s
+    FROM callers
+"""
+
+
+def by_caller(asked: Mapping[str, Any], connection: sqlite3.Connection) -> dict[str, JsonDict]:
+    """As JSON: what each caller, or one `caller`, used in each of `CALLER_WINDOWS` up to and with
+    the `last` hour, and when its last item ended; of rows that are deleted already, the hour.
+    """
+    return {
+        row["caller"]: {
+            window: {name: row[f"{name}_{window}"] for name in _COUNTS} for window in CALLER_WINDOWS
+        }
+        | {"last_end_wall_s": row["last_end_wall_s"]}
+        for row in connection.execute(_CALLERS, asked)
+    }
 
 
 def used(asked: Mapping[str, Any], connection: sqlite3.Connection) -> JsonDict:
