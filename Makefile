@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench sim digests reliability mutants docs lock clean
+.PHONY: help setup run demo test check format bench sim digests reliability mutants docs release lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ docs: $(VENV)/.dev ## Build the documentation's site into site/, broken links ar
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html"
 
+release: $(VENV)/.run ## Build wheel and source into dist/, check them, print their checksums (ARGS="--tag v0.2.0"); publishes nothing
+	@$(BIN)/python .ci/release.py $(ARGS)
+
 lock: $(VENV)/.dev ## Pin every dependency with hashes
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
 		--extra build -o requirements.lock pyproject.toml
@@ -84,7 +87,7 @@ lock: $(VENV)/.dev ## Pin every dependency with hashes
 	@mv requirements-small.new requirements-small.lock
 
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) build/litellm build/ray site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) dist build/litellm build/ray site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
