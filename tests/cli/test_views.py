@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import ConsoleDimensions, RenderableType
 from rich.text import Text
 
@@ -431,7 +432,7 @@ def test_the_status_shows_nothing_that_is_not_there(changed, shown, absent):
     ("answer", "columns", "shown", "absent"),
     [
         (busy(), 80, "# caller model waited runs / starts in", "parse_task"),
-        (LONG_CALLER, 60, "… 0.2 s 3.4 s", "parse_task"),  # whole numbers
+        (LONG_CALLER, 60, "# 42, caller a-caller-with-a-very-long-name,", "…"),
         (busy(draining=True), 140, "0 refused DRAINING", "command"),
         ({"cloud": {"state": "off"}}, 140, "nothing runs or waits", "Claude"),
         (
@@ -546,9 +547,10 @@ def test_rows_that_no_table_can_hold_are_written_in_lines_with_every_column():
     models = [HOME | {"name": LONG}, DISK | {"waiting": 3}]
     assert lines(view("models", {"models": models}), columns=40) == [
         LONG,
-        "home, state in memory, partly on the",
-        "CPU, running 1 of 2, waiting 3, on the",
-        "GPU 20.0 GiB, size 25.0 GiB",
+        "home, state in memory,",
+        "partly on the CPU, running 1 of 2,",
+        "waiting 3, on the GPU 20.0 GiB,",
+        "size 25.0 GiB",
         "a:8b",
         "state on the disk, waiting 3",
     ]
@@ -669,3 +671,47 @@ def test_top_says_what_is_done_for_a_request_as_far_as_that_is_known(item, says)
     running = {"sequence": 1, "running_s": 3.0, **item}
     drawn = lines(top_view({"running": [running]}, rows=5))
     assert any(line.startswith(says) for line in drawn), drawn
+
+
+JOB_ROW = {
+    "id": "job_ebc9ca7ec8abc04e8bcf8b174f9f1c72",
+    "state": "failed",
+    "reason": "backend_gone",
+    "caller": "open-webui",
+    "model": LONG,
+    "task_type": "cover_letter",
+    "accepted_wall_s": 1_767_571_200.0,
+    "position": 3,
+    "estimated_start_s": 125.0,
+}
+KEY_ROW = {
+    "name": "home-assistant",
+    "lane": "internal",
+    "admin": True,
+    "may_lease": True,
+    "models": [LONG, "llama3.1:8b"],
+    "sha256": "b7d4e48a" * 8,
+}
+DRAWN = {
+    "status": view("status", FULL),
+    "idle": view("status", busy(running=[], internal_queue={}, external_queue={})),
+    "top": top_view(FULL, rows=5),
+    "models": view("models", {"models": [HOME | {"name": LONG}, CODER, GONE | {"waiting": 3}]}),
+    "log": view("log", {"items": [ITEM | {"model": LONG, "interrupt_count": 2}]}),
+    "jobs": view("jobs", {"jobs": [JOB_ROW]}),
+    "job": view("job", JOB_ROW),
+    "keys": view("keys", {"keys": [KEY_ROW]}),
+}
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("what", DRAWN)
+def test_no_word_is_cut_and_no_number_loses_its_unit_in_any_width(what, columns):
+    stream = io.StringIO()
+    console_for(stream, environ={"COLUMNS": str(columns)}).print(DRAWN[what])
+    drawn = stream.getvalue()
+    assert max(map(cell_len, drawn.splitlines())) <= columns
+    whole = {word.strip(",;") for word in " ".join(lines(DRAWN[what], 1000)).split()}
+    shown = {word.strip(",;") for word in drawn.split() if word[0] not in "╭╰"}
+    assert shown - whole == set()
+    assert re.findall(r"\d\s*\n\s*(?:s|min|h|%|GiB|W|°C|USD)\b", drawn) == []

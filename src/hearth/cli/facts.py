@@ -21,7 +21,7 @@ from hearth.cli.client import (
     text,
     texts,
 )
-from hearth.cli.tables import moment
+from hearth.cli.tables import Phrases, moment
 from hearth.config.engines import ENGINE_TITLES
 from hearth.types import plural
 
@@ -33,7 +33,8 @@ def facts(answer: Json) -> Table:
     """The GPU, the backend, the owner's orders, the day and the configuration, a line each."""
     table = Table.grid(padding=(0, 2))
     for name, value in _named_facts(answer):
-        table.add_row(name if isinstance(name, Text) else Text(name, "bold"), value)
+        words = value if isinstance(value, Text) else Text(value)
+        table.add_row(name if isinstance(name, Text) else Text(name, "bold"), Phrases(words))
     return table
 
 

@@ -1,14 +1,18 @@
-"""Tables in a terminal: their columns, and which of them a narrow one does without."""
+"""Tables in a terminal: their columns, which of them a narrow one does without, and where lines
+end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
@@ -16,6 +20,44 @@ from rich.text import Text
 from hearth.cli.client import Json, number, text
 
 _GAP = 2
+_PHRASE_ENDS = re.compile(r"[,;] ")
+_WORD_ENDS = re.compile(r"(?<!\d) | (?=\d)")
+"""Not between a number and its unit."""
+
+
+class Phrases:
+    """A text whose lines end behind a comma or a semicolon where they can, and never between a
+    number and its unit.
+    """
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text(overflow="fold")
+        for piece in self._pieces(options.max_width):
+            if line and line.cell_len + cell_len(piece.plain.rstrip()) > options.max_width:
+                line.rstrip()
+                yield line
+                line = Text(overflow="fold")
+            line.append_text(piece)
+        line.rstrip()
+        yield line
+
+    def _pieces(self, width: int) -> Iterator[Text]:
+        """The phrases; of one that is too long for a line, the words."""
+        for phrase in _divided(self._text, _PHRASE_ENDS):
+            if cell_len(phrase.plain.rstrip()) <= width:
+                yield phrase
+            else:
+                yield from _divided(phrase, _WORD_ENDS)
+
+
+def _divided(text: Text, ends: re.Pattern[str]) -> Iterable[Text]:
+    return text.divide([end.end() for end in ends.finditer(text.plain)])
 
 
 class Fitting:
@@ -39,12 +81,13 @@ class Fitting:
         if self._in_lines and not fits:
             yield from map(_in_lines, zip(*map(_cells, self._table.columns), strict=True))
             return
-        kept = [
-            replace(column.copy(), no_wrap=column.no_wrap or (fits and _is_firm(column)))
-            for column in columns
-        ]
+        kept = [column.copy() for column in columns]
+        if fits:
+            widths = _shared_widths(columns, options.max_width)
+            kept = [replace(each, width=width) for each, width in zip(kept, widths, strict=True)]
         whole = self._table
         looks: Any = {
+            "show_header": whole.show_header,
             "title": whole.title,
             "title_justify": "left",
             "title_style": whole.title_style,
@@ -71,15 +114,22 @@ def _in_lines(row: Sequence[tuple[str, Text]]) -> RenderableType:
         for heading, cell in others
         if str(cell) not in ("", "-")
     ]
-    below = Padding(Text(", ").join(said), (0, 0, 0, 2))
+    below = Padding(Phrases(Text(", ").join(said)), (0, 0, 0, 2))
     return Group(first, below) if said else first
 
 
-def _is_firm(column: Column) -> bool:
-    """Numbers and single words: rich may not take room from them while there is some between the
-    words of other columns.
+def _shared_widths(columns: Sequence[Column], width: int) -> list[int]:
+    """What each column gets of a width that leaves every word whole: of what is left over, those
+    first that lack the least. Rich would take it from all, and break words.
     """
-    return column.justify == "right" or all(len(str(cell).split()) < 2 for cell in column.cells)
+    widths = [_width(column) for column in columns]
+    lacking = [_whole_width(column) - given for column, given in zip(columns, widths, strict=True)]
+    spare = width - _needed(columns)
+    for index in sorted(range(len(columns)), key=lacking.__getitem__):
+        more = max(0, min(spare, lacking[index]))
+        widths[index] += more
+        spare -= more
+    return widths
 
 
 def _needed(columns: Sequence[Column]) -> int:
@@ -88,11 +138,18 @@ def _needed(columns: Sequence[Column]) -> int:
 
 
 def _width(column: Column) -> int:
-    lines = [line for each in (column.header, *column.cells) for line in str(each).splitlines()]
-    unbroken = lines
-    if not column.no_wrap and column.justify != "right":
-        unbroken = [word for line in lines for word in line.split()]
-    return max(column.min_width or 0, *map(cell_len, ("", *unbroken)))
+    if column.no_wrap or column.justify == "right":
+        return _whole_width(column)
+    words = [word for line in _lines(column) for word in line.split()]
+    return max(column.min_width or 0, *map(cell_len, ("", *words)))
+
+
+def _whole_width(column: Column) -> int:
+    return max(column.min_width or 0, *map(cell_len, ("", *_lines(column))))
+
+
+def _lines(column: Column) -> list[str]:
+    return [line for each in (column.header, *column.cells) for line in str(each).splitlines()]
 
 
 WORDS: dict[str, Any] = {"header_style": "dim"}

@@ -29,7 +29,16 @@ from hearth.cli.client import (
     texts,
 )
 from hearth.cli.facts import active_alerts, facts
-from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, moment, table_of
+from hearth.cli.tables import (
+    FOLDED,
+    NUMBER,
+    WORDS,
+    Fitting,
+    Phrases,
+    TableColumn,
+    moment,
+    table_of,
+)
 from hearth.cli.waits import waited_for, waits_for
 from hearth.types import plural
 
@@ -130,7 +139,8 @@ _WAITING = (
 
 
 def _status_view(answer: Json) -> RenderableType:
-    rows: list[Json] = [*parts(answer, "running")] or [{"note": Text("idle", "dim")}]
+    idle = Text("idle", "dim")
+    rows: list[Json] = [*parts(answer, "running")] or [{"note": idle}]
     for lane in _LANES:
         queue = part(answer, f"{lane}_queue")
         items = parts(queue, "next_items")
@@ -138,10 +148,11 @@ def _status_view(answer: Json) -> RenderableType:
         if (unseen := count(queue, "pending") - len(items)) > 0:
             rows.append({"note": Text(f"... and {unseen} more {lane}", "dim")})
     fields = (*_RUNNING, *_WAITING) if any("waits_in" in row for row in rows) else _RUNNING
+    table = Fitting(table_of(fields, rows), expendable=("task",), in_lines=True)
     return Group(
         *_emulator_notice(answer),
         *active_alerts(answer),
-        Fitting(table_of(fields, rows), expendable=("task",), in_lines=True),
+        idle if rows == [{"note": idle}] else table,
         Text(),
         facts(answer),
     )
@@ -279,12 +290,12 @@ _JOB = (
 
 def _job_view(job: Json) -> RenderableType:
     """One job, a line for each of its fields that has a value."""
-    table = Table.grid(padding=(0, 2))
+    table = Table("", "", show_header=False)
     for each in _JOB:
         value = each.of(job)
         if str(value) not in ("", "-", "none"):
             table.add_row(Text(each.heading, "bold"), value)
-    return table
+    return Fitting(table, expendable=(), in_lines=True)
 
 
 _RIGHTS = {
@@ -416,7 +427,8 @@ def top_view(answer: Json, *, rows: int, problem: str = "") -> RenderableType:
     if problem:
         screen.append(Text(f"{printable(problem)}; trying again", "bold red"))
     screen += [*_emulator_notice(answer), *active_alerts(answer)]
-    screen += [_counts(answer), Text(), _requests(answer, rows), Text(), facts(answer)]
+    table = facts(answer)
+    screen += [_counts(answer), Text(), _requests(answer, rows), Text(), table]
     below = {
         "slots": _slots(answer),
         "callers": _callers(answer),
@@ -424,11 +436,11 @@ def top_view(answer: Json, *, rows: int, problem: str = "") -> RenderableType:
     }
     for name, words in below.items():
         if words:
-            screen.append(Text(f"{name:<10}", "bold").append(words, "not bold"))
+            table.add_row(Text(name, "bold"), Phrases(Text(words)))
     return Group(*screen)
 
 
-def _counts(answer: Json) -> Text:
+def _counts(answer: Json) -> RenderableType:
     day = part(answer, "stats_24h")
     internal, external = (count(part(answer, f"{lane}_queue"), "pending") for lane in _LANES)
     failed = sum(count(day, f"{lane}_{how}") for lane in _LANES for how in ("failed", "expired"))
@@ -438,7 +450,7 @@ def _counts(answer: Json) -> Text:
     )
     line = Text(f"{words}   24 h: {failed} failed, {count(day, 'rejected')} refused", "bold")
     draining = flag(answer, "draining") or flag(part(answer, "orders"), "draining")
-    return line.append("   DRAINING", "bold yellow") if draining else line
+    return Phrases(line.append("   DRAINING", "bold yellow") if draining else line)
 
 
 def _requests(answer: Json, rows: int) -> RenderableType:
@@ -456,7 +468,7 @@ def _requests(answer: Json, rows: int) -> RenderableType:
     )
     if unseen > 0:
         shown.append({"note": Text(f"... and {unseen} more", "dim")})
-    return Fitting(table_of(_TOP, shown), expendable=("prompt", "task"))
+    return Fitting(table_of(_TOP, shown), expendable=("prompt", "task"), in_lines=True)
 
 
 def _slots(answer: Json) -> str:
