@@ -42,6 +42,7 @@ from hearth.types import (
     PostAnswer,
     ProcessRun,
     QueueLook,
+    UsageQuery,
 )
 
 
@@ -491,11 +492,10 @@ class InvocationHistory(Protocol):
     ) -> tuple[LoggedSwap, ...]:
         """Swaps that ended between the two instants, as `find`."""
 
-    async def used(
-        self, *, last_hour: int, hours: int, width_hours: int, caller: str | None
-    ) -> JsonDict:
-        """As JSON: what was used in the `hours` up to and with `last_hour` (since 1970), by time,
-        caller and model.
+    async def used(self, query: UsageQuery) -> JsonDict:
+        """As JSON: what was used in total, by time, caller, model and engine; swaps and energy are
+        always those of all. Null where nothing is known: Hearth did not run, or nothing was
+        measured.
         """
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:

@@ -621,10 +621,33 @@ class Invocation:
     waited_for: Mapping[str, float] | None = None
 
 
+UsageGroup = Literal["caller", "model", "engine"]
+
+
+@frozen
+class UsageQuery:
+    """What is asked of the log added up: the `hours` up to and with `last_hour` (since 1970), in
+    buckets of `width_hours`. `owner`, `caller`, `model`, `engine`: only theirs, of all where None.
+    `group`: what is also told apart over time. `kept_since_wall_s`: rows that ended before are
+    forgotten.
+    """
+
+    last_hour: int
+    hours: int
+    width_hours: int
+    kept_since_wall_s: float = 0.0
+    owner: str | None = None
+    caller: str | None = None
+    model: str | None = None
+    engine: str | None = None
+    group: UsageGroup | None = None
+
+
 @frozen
 class LoggedSwap:
     """A swap as the log keeps it. `ended_wall_s` in seconds since 1970; `vram_mib` and `offloaded`
-    are None for a failed swap, `reason` empty for another.
+    are None for a failed swap, `reason` empty for another; `engine`: the name of the one that has
+    the model, None for a failed swap.
     """
 
     ended_wall_s: float
@@ -635,6 +658,7 @@ class LoggedSwap:
     offloaded: bool | None
     failed: bool
     reason: str
+    engine: str | None = None
 
 
 @frozen

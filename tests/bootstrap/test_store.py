@@ -215,9 +215,11 @@ async def test_callers_see_their_own_items_and_admins_see_all(settings):
             assert sorted(each["caller"] for each in found["callers"]) == seen
             assert (
                 found["total"]["requests"]
-                == sum(each["requests"] for each in found["buckets"])
+                == sum(each["requests"] or 0 for each in found["buckets"])
                 == len(seen)
             )
+        others = await life.ask("GET", "/llm/history?caller=friend&group=caller", key=GUEST_KEY)
+        assert (others.json["total"]["requests"], others.json["groups"]) == (0, [])
 
 
 async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_back(
@@ -362,6 +364,7 @@ async def test_the_log_is_filtered_and_paged_and_swaps_and_history_have_windows(
             "ended_wall_s",
             "offloaded",
             "reason",
+            "engine",
         } == set(swap)
         assert swap["swap_s"] > 0
         assert [
@@ -375,8 +378,23 @@ async def test_the_log_is_filtered_and_paged_and_swaps_and_history_have_windows(
         ]
         assert [
             (len((await life.get(f"/llm/history?window={window}"))["buckets"]))
-            for window in ("7d", "30d")
-        ] == [28, 30]
+            for window in ("7d", "30d", "90d")
+        ] == [28, 30, 90]
+        assert used["kept_days"] == 90.0
+        assert used["buckets"][0]["requests"] is None, "Hearth did not run"
+        (group,) = (await life.get("/llm/history?group=engine"))["groups"]
+        assert (group["engine"], group["requests"][-1]) == ("main", 3)
+        for query, count in (
+            ("caller=local", 3),
+            ("caller=nobody", 0),
+            ("engine=main", 3),
+            ("engine=vllm", 0),
+            (f"model={LLAMA}", 3),
+            ("model=none", 0),
+        ):
+            found = await life.get(f"/llm/history?{query}")
+            assert found["total"]["requests"] == count, query
+        assert (await life.ask("GET", "/llm/history?group=lane")).status == 400
         assert (await life.ask("GET", "/llm/history?window=1y")).status == 400
         for path in ("/llm/log", "/llm/swaps"):
             for says, queries in SENSELESS.items():

@@ -23,6 +23,7 @@ from hearth.emulator.models import default_profiles
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import GpuFault, GpuUnavailable
 from hearth.events import (
+    EnergyMeasured,
     GpuCooledDown,
     GpuFound,
     GpuLost,
@@ -61,6 +62,7 @@ class FakeCard:
         self.reserved_mib = self.foreign_mib = 0.0
         self.overhead_mib = 0.0  # what each model takes beside what Ollama says
         self.temperature_c: float | None = 50.0
+        self.power_w: float | None = None
         self.fault: GpuFault | None = None  # while set, there is no reading
         self.hangs = False  # while set, a reading never ends
         self.reads: list[float] = []
@@ -81,6 +83,7 @@ class FakeCard:
             processes=self._processes(own) if self.names else None,
             utilisation_pct=3.14159,
             temperature_c=self.temperature_c,
+            power_w=self.power_w,
             throttle_reasons=(),
         )
 
@@ -395,6 +398,21 @@ async def test_a_card_that_hovers_at_the_limit_is_hot_once():
             (25.0, 80.0, 20.0),
             (45.0, 50.0, 10.0),
         ]
+
+
+@in_virtual_time
+async def test_what_the_card_draws_is_added_up_while_it_is_read():
+    async with CardHouse("a", card={"power_w": 100.0}) as house:
+        await sleep_until(7.0)
+        house.card.fault = "gpu_lost"
+        await sleep_until(30.0)
+        house.card.fault = None
+        await sleep_until(301.0)
+        (first,) = house.events.of(EnergyMeasured)
+        assert 250.0 <= first.measured_s <= 290.0
+    _, rest = house.events.of(EnergyMeasured)
+    for event in (first, rest):
+        assert event.energy_j == pytest.approx(100.0 * event.measured_s)
 
 
 # Whose memory it is: what counts as the model server's, and what is left for others.

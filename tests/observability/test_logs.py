@@ -166,8 +166,8 @@ def test_colour_only_surrounds_what_a_line_says():
 
 LEVELS = {
     logging.DEBUG: (
-        "embeddings_flushed item_dispatched item_promoted item_queued item_stopped item_streaming "
-        "job_queued job_started model_held suspend_followed suspend_unfollowed"
+        "embeddings_flushed energy_measured item_dispatched item_promoted item_queued item_stopped "
+        "item_streaming job_queued job_started model_held suspend_followed suspend_unfollowed"
     ),
     logging.WARNING: (
         "alert_failed backend_answer_unexpected backend_went_down budget_exhausted "

@@ -234,6 +234,7 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     (sample(ev.WebhookDelivered), "webhooks_total", "result=delivered", 1),
     (sample(ev.WebhookFailed), "webhooks_total", "result=failed", 1),
     (sample(ev.BudgetExhausted, caller="n8n"), "budget_refusals_total", "caller=n8n", 1),
+    (sample(ev.EnergyMeasured, energy_j=90.0), "gpu_energy_joules_total", "", 90),
     (sample(ev.EmbeddingsFlushed, why="full"), "embedding_calls_total", "why=full", 1),
     (sample(ev.EmbeddingsFlushed, model="e", inputs=5), "embedding_call_inputs_sum", "model=e", 5),
     (sample(ev.EmbeddingsParted, reason="timeout"), "embedding_parted_total", "reason=timeout", 1),

@@ -257,6 +257,7 @@ def swapped(at: float = 1000.0) -> SwapCompleted:
         swap_s=4.0,
         vram_mib=9000.0,
         offloaded=True,
+        engine="ollama",
         cooldown_s=0.5,
         drain_s=0.0,
         unload_s=1.0,

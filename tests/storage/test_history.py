@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hearth.clock import new_id
 from hearth.storage import usage
-from hearth.types import JOB_PREFIX, Lane
+from hearth.storage.opening import migrate, shipped_migrations
+from hearth.types import JOB_PREFIX, Lane, UsageQuery
 from tests.storage.house import ended, opened, queued, written
 from tests.support.recorder import Recorder
 from tests.support.stopped_clock import WALL
 
 HOUR = int(WALL // 3600)
-DAY = {"last_hour": HOUR, "hours": 24, "width_hours": 1}
+DAY = UsageQuery(last_hour=HOUR, hours=24, width_hours=1)
 
 
 async def test_what_takes_a_while_is_an_admission_before_it_has_ended_and_never_twice(store):
@@ -49,13 +54,11 @@ async def test_every_request_counts_once_however_much_was_added_up(store):
                 )
             )
         await store.writer.submit(usage.roll_up)
-        for width in (1, 6, 24):
-            found = await store.invocations.used(
-                last_hour=HOUR, hours=24, width_hours=width, caller=None
-            )
+        for width in (1, 6, 30):
+            found = await store.invocations.used(replace(DAY, hours=30, width_hours=width))
             assert (
                 found["total"]["requests"]
-                == sum(each["requests"] for each in found["buckets"])
+                == sum(each["requests"] or 0 for each in found["buckets"])
                 == seen
             )
             assert sum(each["requests"] for each in found["callers"]) == seen
@@ -71,9 +74,7 @@ async def test_every_request_counts_once_however_much_was_added_up(store):
     )
     store.invocations.emit(ended(9000))
     await written(store)
-    assert (await store.invocations.used(**DAY, caller=None))["total"][
-        "requests"
-    ] == seen - left + 1
+    assert (await store.invocations.used(DAY))["total"]["requests"] == seen - left + 1
 
 
 async def test_callers_are_added_up_once_however_much_was_added_up_before(store):
@@ -144,3 +145,51 @@ async def test_a_process_ran_until_it_ended_or_was_last_heard_of(tmp_path, clock
         assert (first.started_wall_s, first.seen_wall_s) == (WALL, WALL + 50.0)
         assert (second.started_wall_s, second.seen_wall_s) == (WALL + 100.0, WALL + 130.0)
         assert await store.invocations.runs_since(WALL + 60.0) == (second,)
+
+
+async def test_where_hearth_did_not_run_nothing_is_known_of_the_time(tmp_path, clock):
+    path = tmp_path / "hearth.db"
+    async with opened(path, clock) as store:
+        store.invocations.emit(ended(1))
+        await written(store)
+        clock.advance(1800.0)
+        store.calendar.look(Recorder())  # that it ran until now
+        await written(store)
+    clock.advance(3 * 3600.0)
+    async with opened(path, clock) as store:
+        clock.advance(600.0)
+        asked = replace(DAY, last_hour=int(clock.wall() // 3600), hours=6, group="model")
+        found: Any = await store.invocations.used(asked)
+        shown = [(each["known_s"], each["requests"]) for each in found["buckets"]]
+        assert shown == [
+            (0.0, None),
+            (0.0, None),
+            (1800.0, 1),
+            (0.0, None),
+            (0.0, None),
+            (600.0, 0),
+        ]
+        assert found["groups"][0]["requests"] == [None, None, 1, None, None, 0]
+        forgotten = replace(asked, kept_since_wall_s=clock.wall())
+        found = await store.invocations.used(forgotten)
+        assert found["buckets"][-1]["requests"] is None
+
+
+def test_what_was_added_up_before_engines_were_known_is_kept(tmp_path):
+    steps = shipped_migrations()
+    before = next(i for i, (name, _) in enumerate(steps) if name.endswith("usage_by_engine"))
+    with closing(sqlite3.connect(tmp_path / "hearth.db", isolation_level=None)) as connection:
+        migrate(connection, steps[:before])
+        rows = ", ".join(
+            f"({hour}, 'n8n', 'a:1', 3, 1, 10, 20, 5.0, {', '.join('0' * 14)}, 2, 1)"
+            for hour in (HOUR, HOUR + 1, HOUR + 6)
+        )
+        connection.execute(f"INSERT INTO usage_hours VALUES {rows}")
+        migrate(connection, steps)
+        columns = "hours, period, engine, requests, output_tokens, bounded"
+        found = connection.execute(f"SELECT {columns} FROM usage ORDER BY 1, 2").fetchall()
+    assert found == [
+        *((1, hour, "", 3, 20, 2) for hour in (HOUR, HOUR + 1, HOUR + 6)),
+        (6, HOUR // 6, "", 6, 40, 4),
+        (6, HOUR // 6 + 1, "", 3, 20, 2),
+    ]

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from hearth.clock import new_id
-from hearth.events import BackendWentDown
+from hearth.events import BackendWentDown, EnergyMeasured
 from hearth.types import (
     BATCH_JOB_PREFIX,
     DAY_S,
@@ -18,6 +18,7 @@ from hearth.types import (
     LoggedSwap,
     ModelUse,
     Outcome,
+    UsageQuery,
 )
 from tests.storage.house import ended, swap_failed, swapped
 from tests.support.fields import Fields
@@ -188,7 +189,13 @@ async def test_swaps_are_listed_latest_first_with_what_became_of_them(ports):
         "failed": True,
         "reason": "swap_timeout",
     }
-    kept: Fields = {"vram_mib": 9000.0, "offloaded": True, "failed": False, "reason": ""}
+    kept: Fields = {
+        "vram_mib": 9000.0,
+        "offloaded": True,
+        "failed": False,
+        "reason": "",
+        "engine": "ollama",
+    }
     failed = LoggedSwap(ended_wall_s=WALL, from_models=(), to_model="c:3", swap_s=120.0, **lost)
     done = LoggedSwap(
         ended_wall_s=WALL - 10.0, from_models=("a:1", "b:2"), to_model="c:3", swap_s=4.0, **kept
@@ -208,26 +215,30 @@ async def test_swaps_are_listed_latest_first_with_what_became_of_them(ports):
 # The log added up: each request once, whatever has been added up so far.
 
 HOUR = int(WALL // 3600)
-DAY = {"last_hour": HOUR, "hours": 24, "width_hours": 1}
+DAY = UsageQuery(last_hour=HOUR, hours=24, width_hours=1)
 
 
 async def test_requests_are_added_up_by_time_caller_and_model(ports):
-    ports.log.emit(ended(1, caller="n8n", queue_s=4.0, prompt_tokens=10, output_tokens=None))
+    first: Fields = {"caller": "n8n", "engine": "ollama", "queue_s": 4.0, "prompt_tokens": 10}
+    ports.log.emit(ended(1, **first, output_tokens=None))
     ports.log.emit(
         ended(2, at=1000.0 - 2 * 3600.0, model=None, outcome=Outcome.EXPIRED, backend_s=None)
     )
     ports.log.emit(ended(3, at=1000.0 - 25 * 3600.0))
     ports.log.emit(swapped())
     await ports.written()
-    found = await ports.history.used(**DAY, caller=None)
+    found = await ports.history.used(DAY)
     counts = {"requests": 2, "failed": 1, "prompt_tokens": 22, "output_tokens": 34, "swaps": 1}
     assert found["total"] == counts | {
         "backend_s": 7.5,
         "swap_s": 4.0,
         "wait_p50_s": 3.5,
         "wait_p95_s": 4.85,
+        "tokens_per_s": None,
         "bound_kept_share": None,
         "swap_share": 0.348,
+        "energy_wh": None,
+        "energy_measured_s": 0.0,
     }
     assert [
         (each["start_wall_s"], each["requests"]) for each in found["buckets"] if each["requests"]
@@ -235,7 +246,9 @@ async def test_requests_are_added_up_by_time_caller_and_model(ports):
     assert {each["caller"]: each["requests"] for each in found["callers"]} == {"n8n": 1, "webui": 1}
     models = {each["model"]: (each["requests"], each["swaps"]) for each in found["models"]}
     assert models == {"llama3.1:8b": (1, 0), None: (1, 0), "c:3": (0, 1)}
-    of_one = await ports.history.used(**DAY, caller="n8n")
+    engines = {each["engine"]: (each["requests"], each["swaps"]) for each in found["engines"]}
+    assert engines == {"ollama": (1, 1), None: (1, 0)}
+    of_one = await ports.history.used(replace(DAY, caller="n8n"))
     assert [each["caller"] for each in of_one["callers"]] == ["n8n"]
 
 
@@ -257,11 +270,100 @@ async def test_what_each_caller_used_and_when_its_last_item_ended(ports):
     assert await ports.history.by_caller(last_hour=HOUR, caller="tv") == {"tv": tv}
 
 
+@pytest.mark.parametrize(
+    ("wanted", "requests", "swaps"),
+    [
+        ({"caller": "n8n"}, 2, 1),
+        ({"owner": "n8n", "caller": "webui"}, 0, 1),
+        ({"model": "c:3"}, 2, 1),
+        ({"model": "d:4"}, 1, 0),
+        ({"engine": "ollama"}, 2, 1),
+        ({"engine": "vllm", "caller": "n8n"}, 1, 0),
+    ],
+)
+async def test_usage_is_that_of_a_caller_a_model_or_an_engine(ports, wanted, requests, swaps):
+    ports.log.emit(ended(1, caller="n8n", model="c:3", engine="ollama"))
+    ports.log.emit(ended(2, caller="n8n", model="d:4", engine="vllm"))
+    ports.log.emit(ended(3, model="c:3", engine="ollama"))
+    ports.log.emit(swapped())
+    await ports.written()
+    found = await ports.history.used(replace(DAY, **wanted))
+    assert (found["total"]["requests"], found["total"]["swaps"]) == (requests, swaps)
+
+
+async def test_the_share_of_swaps_is_that_of_the_time_of_all_callers(ports):
+    for number, caller in enumerate(("n8n", "webui")):
+        ports.log.emit(ended(number, caller=caller, backend_s=8.0))
+    ports.log.emit(swapped())
+    await ports.written()
+    for owner in (None, "n8n", "nobody"):
+        found = await ports.history.used(replace(DAY, owner=owner))
+        assert (found["total"]["swap_share"], found["buckets"][-1]["swap_share"]) == (0.2, 0.2)
+        assert [each["swap_share"] for each in found["callers"] if each["swaps"]] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "tokens_per_s"),
+    [
+        ({}, 5.0),
+        ({"decode_s": 2.0}, 17.0),
+        ({"first_byte_s": 7.5}, None),
+        ({"first_byte_s": 7.5, "decode_s": 2.0}, 17.0),
+        ({"output_tokens": 1}, None),
+        ({"attempts": 2}, None),
+        ({"attempts": 2, "decode_s": 2.0}, 17.0),
+    ],
+)
+async def test_tokens_a_second_are_of_the_time_in_which_they_were_written(
+    ports, change, tokens_per_s
+):
+    ports.log.emit(ended(1, **{"first_byte_s": 0.7, **change}))
+    ports.log.emit(ended(2, output_tokens=None, backend_s=90.0))
+    await ports.written()
+    assert (await ports.history.used(DAY))["total"]["tokens_per_s"] == tokens_per_s
+
+
+async def test_a_group_is_told_apart_over_time_and_the_least_are_one(ports):
+    for number in range(12):
+        for turn in range(20 - number):
+            ports.log.emit(ended(100 * number + turn, model=f"m{number}", queue_s=7.0))
+    ports.log.emit(ended(9000, at=1000.0 - 3600.0, model="m0"))
+    ports.log.emit(swapped())
+    await ports.written()
+    groups = (await ports.history.used(replace(DAY, group="model")))["groups"]
+    assert [(each["model"], each["is_others"]) for each in groups] == [
+        *((f"m{number}", False) for number in range(10)),
+        (None, True),
+    ]
+    assert (groups[0]["requests"][-2:], groups[0]["wait_p50_s"][-1]) == ([1, 20], 7.5)
+    assert (groups[-1]["requests"][-1], groups[-1]["swaps"][-1]) == (10 + 9, 1)
+    (caller,) = (await ports.history.used(replace(DAY, group="caller")))["groups"]
+    assert (caller["caller"], caller["requests"][-2:]) == ("webui", [1, 174])
+    assert caller["swaps"] == [None] * 24
+
+
+async def test_energy_is_added_up_by_hour_with_the_time_in_which_it_was_measured(process):
+    for hour, energy_j in ((HOUR - 2, 7200.0), (HOUR, 3600.0), (HOUR, 1800.0)):
+        ports = await process()
+        ports.log.emit(EnergyMeasured(at=0.0, hour=hour, energy_j=energy_j, measured_s=300.0))
+        ports.log.emit(EnergyMeasured(at=1.0, hour=hour, energy_j=energy_j, measured_s=100.0))
+        await ports.written()
+    found = await ports.history.used(DAY)
+    assert [(each["energy_wh"], each["energy_measured_s"]) for each in found["buckets"][-4:]] == [
+        (None, 0.0),
+        (4.0, 400.0),
+        (None, 0.0),
+        (3.0, 800.0),
+    ]
+    total = (await ports.history.used(replace(DAY, width_hours=6, hours=24)))["total"]
+    assert (total["energy_wh"], total["energy_measured_s"]) == (7.0, 1200.0)
+
+
 async def test_the_share_of_bounds_that_held_is_of_requests_that_were_told_to_wait(ports):
     for number, kept in enumerate([True, True, False, None]):
         ports.log.emit(ended(number, caller="n8n" if kept else "webui", bound_kept=kept))
     await ports.written()
-    found = await ports.history.used(**DAY, caller=None)
+    found = await ports.history.used(DAY)
     assert found["total"]["bound_kept_share"] == 0.667
     shares = {each["caller"]: each["bound_kept_share"] for each in found["callers"]}
     assert shares == {"n8n": 1.0, "webui": 0.0}
@@ -278,7 +380,7 @@ async def test_percentiles_are_interpolated_within_a_range(ports):
             ports.log.emit(ended(100 * first + number, caller=caller, queue_s=wait_s))
     await ports.written()
     for caller, (_, p50, p95) in waits.items():
-        total = (await ports.history.used(**DAY, caller=caller))["total"]
+        total = (await ports.history.used(replace(DAY, caller=caller)))["total"]
         assert (total["wait_p50_s"], total["wait_p95_s"]) == (p50, p95)
 
 

@@ -90,7 +90,7 @@ def test_rows_go_in_many_small_steps_when_they_are_too_old_and_not_before(connec
     seed(connection, rows=4, days_old=89, first=30_000)
     assert run(connection) >= 20_000 // ROWS_PER_STEP
     assert count(connection) == 4
-    assert one(connection, "SELECT COUNT(*) FROM usage_hours") == 0
+    assert one(connection, "SELECT COUNT(*) FROM usage") == 0
 
 
 def test_the_file_shrinks_when_much_is_forgotten(connection):
@@ -134,7 +134,7 @@ def test_what_files_keep_does_not_push_out_the_log(connection):
 
 def test_old_swaps_and_closed_reservations_go_and_open_ones_stay(connection):
     connection.execute(
-        "INSERT INTO swaps VALUES (1, 1, 1, ?, '[]', 'a', 1.0, NULL, NULL, 0, '')",
+        "INSERT INTO swaps VALUES (1, 1, 1, ?, '[]', 'a', 1.0, NULL, NULL, 0, '', NULL)",
         (WALL - 100 * DAY_S,),
     )
     names = (

@@ -7,6 +7,7 @@ What belongs to others looks like what does not exist, except to an admin.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -28,11 +29,15 @@ from hearth.gateway import Gateway
 from hearth.observability.metrics import render
 from hearth.ports import InvocationHistory
 from hearth.types import (
+    DAY_S,
+    HOUR_S,
     SERVICE,
     JsonDict,
     Outcome,
     RequestId,
     Sequence,
+    UsageGroup,
+    UsageQuery,
 )
 
 MAX_ROWS = 1000
@@ -65,14 +70,18 @@ class SwapsQuery(BaseModel, extra="forbid"):
     skip: Annotated[int, Field(ge=0, le=MAX_SKIPPED)] = 0
 
 
-WINDOWS_HOURS = {"24h": (24, 1), "7d": (168, 6), "30d": (720, 24)}
+WINDOWS_HOURS = {"24h": (24, 1), "7d": (168, 6), "30d": (720, 24), "90d": (2160, 24)}
 """Hours of each window of the history, and of one bucket in it."""
 
 
 class HistoryQuery(BaseModel, extra="forbid"):
     """What `/llm/history` takes."""
 
-    window: Literal["24h", "7d", "30d"] = "24h"
+    window: Literal["24h", "7d", "30d", "90d"] = "24h"
+    caller: str | None = None
+    model: str | None = None
+    engine: str | None = None
+    group: UsageGroup | None = None
 
 
 def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
@@ -233,7 +242,7 @@ class StatusPages:
         found = await history.find(
             caller=query.caller if caller.admin else caller.caller,
             user=query.user,
-            model=None if query.model is None else self._gateway.engines.canonical(query.model),
+            model=self._canonical(query.model),
             outcome=query.outcome,
             since_wall_s=since,
             until_wall_s=until,
@@ -255,18 +264,32 @@ class StatusPages:
         return {"swaps": [asdict(swap) for swap in found]}
 
     async def history(self, query: Annotated[HistoryQuery, Query()], caller: Caller) -> JsonDict:
-        """Requests, waits, tokens and swaps of the last day, week or month; an admin's is that of
-        all callers.
+        """Requests, waits, tokens, swaps and energy of up to 90 days; an admin's is that of all
+        callers.
 
         Raises NotFound where no log is kept, StorageUnavailable.
         """
         hours, width_hours = WINDOWS_HOURS[query.window]
-        last_hour = int(self._gateway.clock.wall() // 3600)
-        owner = None if caller.admin else caller.caller
-        used = await self._history().used(
-            last_hour=last_hour, hours=hours, width_hours=width_hours, caller=owner
+        now_wall_s = self._gateway.clock.wall()
+        kept_days = self._gateway.settings.storage.retention_days
+        asked = UsageQuery(
+            last_hour=int(now_wall_s // HOUR_S),
+            hours=hours,
+            width_hours=width_hours,
+            kept_since_wall_s=now_wall_s - kept_days * DAY_S,
+            owner=None if caller.admin else caller.caller,
+            caller=query.caller,
+            model=self._canonical(query.model),
+            engine=query.engine,
+            group=query.group,
         )
-        return {"window": query.window, "bucket_s": width_hours * 3600, **used}
+        used = await self._history().used(asked)
+        found = {"window": query.window, "bucket_s": width_hours * 3600, "kept_days": kept_days}
+        content = await asyncio.to_thread(_json, found | used)
+        return Response(content, media_type="application/json")  # type: ignore[return-value]
+
+    def _canonical(self, model: str | None) -> str | None:
+        return None if model is None else self._gateway.engines.canonical(model)
 
     def _history(self) -> InvocationHistory:
         if self._gateway.history is None:
@@ -279,6 +302,10 @@ class StatusPages:
         return since, (
             None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
         )
+
+
+def _json(content: JsonDict) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _streamed(

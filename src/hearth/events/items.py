@@ -268,7 +268,8 @@ class SwapCompleted(Event):
     and load, without the draining before; `vram_mib`: its part on the GPU; `offloaded`: whether a
     part of it runs on the CPU; `drain_s`: how long its first request waited for the last ones that
     ran on the models that had to go; `cooldown_s`: how long before and after that, and since the
-    swap before; `unload_s` and `load_s`: the parts of `swap_s`.
+    swap before; `unload_s` and `load_s`: the parts of `swap_s`; `engine`: the name of the one that
+    has the model.
     """
 
     from_models: tuple[str, ...]
@@ -280,6 +281,7 @@ class SwapCompleted(Event):
     drain_s: float
     unload_s: float
     load_s: float
+    engine: str = ""
 
 
 class LoadCut(Event):

@@ -70,3 +70,13 @@ class ModelFastAgain(Event):
     model: str
     tokens_per_s: float
     slow_s: float
+
+
+class EnergyMeasured(Event, level=DEBUG):
+    """What the GPU drew in some minutes of one hour, added up from its readings. Fields: `hour`:
+    since 1970; `energy_j`; `measured_s`: the seconds between readings that follow each other.
+    """
+
+    hour: int
+    energy_j: float
+    measured_s: float

@@ -20,6 +20,7 @@ from hearth.events import (
     GpuRecovered,
     GpuUnreadable,
 )
+from hearth.execution.energy import EnergyMeter
 from hearth.execution.gpu_tracker import CardUse
 from hearth.execution.runtime import Runtime
 from hearth.execution.unified_memory import as_card
@@ -62,6 +63,7 @@ class GpuWatch:
         self._lost_since: float | None = None
         self._hot_since: float | None = None
         self._failures = 0
+        self._energy = EnergyMeter(runtime.clock, runtime.events)
         self._shared = _Shared(self._engines)
         self._posted: GpuSampled | None = None
         self.poke = runtime.card_beat.ring
@@ -71,6 +73,12 @@ class GpuWatch:
         """Read until cancelled: at the configured beat, after each failure at half of the one
         before, down to a limit.
         """
+        try:
+            await self._read_again_and_again()
+        finally:
+            self._energy.report()
+
+    async def _read_again_and_again(self) -> None:
         while True:
             await self.look()
             settings = self._runtime.settings.gpu
@@ -120,6 +128,7 @@ class GpuWatch:
     def _available(self, reading: GpuReading) -> None:
         now = self._clock.monotonic()
         self._failures = 0
+        self._energy.read(reading.power_w, self._runtime.settings.gpu.sample_interval_s)
         if not self._found:
             self._found = True
             self._emit(GpuFound(at=now, name=reading.name, total_mib=reading.total_mib))
@@ -130,6 +139,7 @@ class GpuWatch:
     def _unavailable(self, error: GpuUnavailable) -> None:
         now = self._clock.monotonic()
         self._failures += 1
+        self._energy.read(None)
         if self._found and self._lost_since is None:
             self._lost_since = now
             self._emit(GpuLost(at=now, reason=error.reason, detail=error.message))

@@ -8,6 +8,7 @@ from hearth.events import (
     ConversationRestored,
     ConversationsSaved,
     ConversationUnsaved,
+    EnergyMeasured,
     EngineExited,
     GpuLeaseEnded,
     GpuLeaseGranted,
@@ -201,6 +202,12 @@ GPU_FAMILIES = (
     ),
     gauge("hearth_gpu_temperature_celsius", "GPU temperature.", at="gpu.temperature_c"),
     gauge("hearth_gpu_power_watts", "GPU power draw.", at="gpu.power_w"),
+    counter(
+        "hearth_gpu_energy_joules_total",
+        "Energy that the GPU drew while it was read; counted every few minutes.",
+        on=EnergyMeasured,
+        by="energy_j",
+    ),
     gauge("hearth_gpu_power_limit_watts", "GPU power limit.", at="gpu.power_limit_w"),
     gauge("hearth_gpu_throttled", "1 while the GPU is throttled.", at="gpu.throttled"),
     # The GPU for other programs (docs/yielding.md).

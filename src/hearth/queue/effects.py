@@ -388,6 +388,7 @@ class Effects:
             drain_s=before.drain_s,
             unload_s=before.unload_s,
             load_s=swap_s - before.unload_s,
+            engine=self._runtime.engine_of(model),
         )
         self._emit(completed)
 

@@ -6,17 +6,25 @@ import asyncio
 import json
 import sqlite3
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
 from hearth.errors import StorageUnavailable
-from hearth.events import ItemEnded, ItemQueued, LoadCut, SwapCompleted, SwapFailed
+from hearth.events import (
+    EnergyMeasured,
+    ItemEnded,
+    ItemQueued,
+    LoadCut,
+    SwapCompleted,
+    SwapFailed,
+)
 from hearth.events.handling import HandlingSink
 from hearth.ports import InvocationHistory
 from hearth.storage import failpoints, usage
 from hearth.storage.opening import storable
 from hearth.storage.table import Table, Types, insert_into, record
+from hearth.storage.usage_report import used
 from hearth.types import (
     BATCH_JOB_PREFIX,
     HOUR_S,
@@ -31,11 +39,14 @@ from hearth.types import (
     ModelUse,
     Outcome,
     ProcessRun,
+    UsageQuery,
 )
 
 NOTE_INTERVAL_S = 1.0
 CATCH_UP_S = 1.0
 """The most that a question waits for rows that are on their way to a slow disk."""
+
+J_PER_WH = 3600.0
 
 _TYPES: Types = {
     "lane": Lane,
@@ -79,27 +90,45 @@ _USES = """
     ORDER BY ended_wall_s
 """
 _RUNS = """
-    WITH last_rows AS (
-      SELECT epoch, MAX(ended_wall_s) AS at_wall_s FROM (
-        SELECT epoch, ended_wall_s FROM invocation_log WHERE ended_wall_s >= :since
-        UNION ALL
-        SELECT epoch, ended_wall_s FROM swaps WHERE ended_wall_s >= :since
-      )
-      GROUP BY epoch
-    ),
-    runs AS (
+    WITH runs AS (
       SELECT
-        p.epoch,
-        p.started_wall_s,
-        MAX(p.started_wall_s, COALESCE(p.seen_wall_s, 0), COALESCE(r.at_wall_s, 0)) AS seen_wall_s
-      FROM process AS p LEFT JOIN last_rows AS r ON r.epoch = p.epoch
-      WHERE p.epoch < :epoch
+        epoch,
+        started_wall_s,
+        MAX(started_wall_s, COALESCE(seen_wall_s, 0)) AS noted_wall_s,
+        LEAD(started_wall_s, 1, 9e99) OVER (ORDER BY epoch) AS next_wall_s
+      FROM process
+    ),
+    seen AS (
+      SELECT
+        epoch,
+        started_wall_s,
+        MAX(
+          noted_wall_s,
+          COALESCE(
+            (
+              SELECT MAX(ended_wall_s) FROM invocation_log AS i
+              WHERE +i.epoch = runs.epoch AND ended_wall_s BETWEEN noted_wall_s AND next_wall_s
+            ),
+            0
+          ),
+          COALESCE(
+            (
+              SELECT MAX(ended_wall_s) FROM swaps AS s
+              WHERE +s.epoch = runs.epoch AND ended_wall_s BETWEEN noted_wall_s AND next_wall_s
+            ),
+            0
+          )
+        ) AS seen_wall_s
+      FROM runs
+      WHERE epoch < :epoch
     )
-    SELECT started_wall_s, seen_wall_s FROM runs WHERE seen_wall_s >= :since ORDER BY epoch
+    SELECT started_wall_s, seen_wall_s FROM seen WHERE seen_wall_s >= :since ORDER BY epoch
 """
 """Until when a process ran: it notes that every hour and at its end; one that was killed ran until
-its last row at least.
+its last row at least. Only rows behind that note are looked at, there may be a million: the plus
+keeps SQLite from the index by epoch.
 """
+_THIS_RUN = "SELECT started_wall_s, :now AS seen_wall_s FROM process WHERE epoch = :epoch"
 _NOTE = """
     INSERT INTO admissions (epoch, sequence, request_id, caller, accepted_wall_s, counted)
     VALUES (?, ?, ?, ?, ?, ?)
@@ -147,9 +176,15 @@ _ADD_SWAP = f"""
     {insert_into("swaps", ("epoch", "number", *_SWAP_COLUMNS))}
     ON CONFLICT (epoch, number) DO NOTHING
 """
+_KEEP_ENERGY = """
+    INSERT INTO energy_hours (hour, epoch, energy_wh, measured_s) VALUES (?, ?, ?, ?)
+    ON CONFLICT (hour, epoch) DO UPDATE SET
+      energy_wh = excluded.energy_wh,
+      measured_s = excluded.measured_s
+"""
 _FIND_SWAPS = f"""
     SELECT {", ".join(_SWAP_COLUMNS)} FROM swaps
-    WHERE ended_wall_s >= ? AND ended_wall_s <= ?
+    WHERE +ended_wall_s >= ? AND +ended_wall_s <= ?
     ORDER BY id DESC
     LIMIT ? OFFSET ?
 """
@@ -162,10 +197,17 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
     _under_way: dict[int, ItemQueued] = field(default_factory=dict)
     """External items that have not ended and have no row in `admissions`."""
     _swaps: int = 0
+    _energy: EnergyMeasured | None = None
+    """What was drawn in the latest hour of which that is known."""
 
     def __post_init__(self) -> None:
         swaps = dict.fromkeys((SwapCompleted, SwapFailed, LoadCut), self._on_swap)
-        self._handlers = {ItemQueued: self._on_queued, ItemEnded: self._on_ended, **swaps}
+        self._handlers = {
+            ItemQueued: self._on_queued,
+            ItemEnded: self._on_ended,
+            EnergyMeasured: self._on_energy,
+            **swaps,
+        }
 
     def _on_queued(self, event: ItemQueued) -> None:
         if event.lane is Lane.EXTERNAL:
@@ -189,6 +231,7 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
         row = {
             "vram_mib": None,
             "offloaded": None,
+            "engine": None,
             "failed": not completed,
             "reason": "" if completed else "cut",
             **vars(event),  # a failure says its reason
@@ -197,6 +240,22 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
             "number": self._swaps,
         }
         self._insert("log.swap", _ADD_SWAP, row)
+
+    def _on_energy(self, event: EnergyMeasured) -> None:
+        before = self._energy
+        if before is not None and before.hour == event.hour:
+            event = replace(
+                event,
+                energy_j=before.energy_j + event.energy_j,
+                measured_s=before.measured_s + event.measured_s,
+            )
+        self._energy = event
+
+        def keep(connection: sqlite3.Connection) -> None:
+            row = (event.hour, self.epoch, event.energy_j / J_PER_WH, event.measured_s)
+            connection.execute(_KEEP_ENERGY, row)
+
+        self.writer.post(keep)
 
     def _insert(self, failpoint: str, statement: str, row: JsonMapping) -> None:
         def insert(connection: sqlite3.Connection) -> int:
@@ -270,11 +329,14 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
         values = (since_wall_s, until, max(0, limit), skip)
         return await self._select(partial(record, LoggedSwap, _SWAP_TYPES), _FIND_SWAPS, values)
 
-    async def used(
-        self, *, last_hour: int, hours: int, width_hours: int, caller: str | None
-    ) -> JsonDict:
-        asked = {"last": last_hour, "hours": hours, "width": width_hours, "caller": caller}
-        return await self.reader.read(partial(usage.used, asked))
+    async def used(self, query: UsageQuery) -> JsonDict:
+        asked = {"since": query.kept_since_wall_s, "epoch": self.epoch, "now": self.clock.wall()}
+
+        def ask(connection: sqlite3.Connection) -> JsonDict:
+            rows = [*connection.execute(_RUNS, asked), *connection.execute(_THIS_RUN, asked)]
+            return used(query, [record(ProcessRun, {}, row) for row in rows], connection)
+
+        return await self.reader.read(ask)
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
         return await self._select(partial(record, EndedCount, _TYPES), _COUNT, (wall_s,))

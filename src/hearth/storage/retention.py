@@ -9,7 +9,7 @@ import sqlite3
 from hearth.clock import Clock
 from hearth.storage import failpoints
 from hearth.storage.calendar import Calendar
-from hearth.storage.usage import ROWS_PER_STEP, roll_up
+from hearth.storage.usage import PERIODS_HOURS, ROWS_PER_STEP, roll_up
 from hearth.storage.writer import Upkeep
 from hearth.types import DAY_S, HOUR_S, MIB
 
@@ -32,9 +32,12 @@ _AGED = (
     _delete("ledger", "WHERE reserved_wall_s < :day_before AND state <> 'reserved'"),
 )
 _OLDEST = _delete("invocation_log", "ORDER BY id")
-_FORGET_HOUR = """
-    DELETE FROM usage_hours
-    WHERE hour = (SELECT MIN(hour) FROM usage_hours) AND hour < ?
+_FORGET_ENERGY = "DELETE FROM energy_hours WHERE hour < :hour"
+_FORGET_PERIOD = """
+    DELETE FROM usage
+    WHERE hours = :length
+      AND period = (SELECT MIN(period) FROM usage WHERE hours = :length)
+      AND (period + 1) * :length <= :hour
 """
 _KEPT_BYTES = "SELECT (SELECT TOTAL(bytes) FROM jobs) + (SELECT TOTAL(bytes) FROM files)"
 
@@ -59,7 +62,7 @@ def keeping(*, retention_days: float, max_mib: float, clock: Clock, calendar: Ca
         if calendar.may_delete():
             if any(_deleted(connection, statement, aged) for statement in _AGED):
                 return True
-            if connection.execute(_FORGET_HOUR, (int(aged["before"] / HOUR_S),)).rowcount:
+            if _forgot_usage(connection, int(aged["before"] / HOUR_S)):
                 return True
         is_too_much = _used_bytes(connection) > max_mib * MIB
         if is_too_much and _deleted(connection, _OLDEST, aged):
@@ -67,6 +70,16 @@ def keeping(*, retention_days: float, max_mib: float, clock: Clock, calendar: Ca
         return _give_back(connection)
 
     return step
+
+
+def _forgot_usage(connection: sqlite3.Connection, hour: int) -> bool:
+    """Forget the oldest period of each length that ended before an hour (since 1970)."""
+    connection.execute(_FORGET_ENERGY, {"hour": hour})
+    gone = [
+        connection.execute(_FORGET_PERIOD, {"length": length, "hour": hour}).rowcount
+        for length in PERIODS_HOURS
+    ]
+    return any(gone)
 
 
 def _deleted(connection: sqlite3.Connection, statement: str, values: dict[str, float]) -> bool:

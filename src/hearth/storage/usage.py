@@ -1,12 +1,11 @@
-"""The log added up hour by hour, so that weeks of it are read in milliseconds. What is not added up
-yet is read from the log itself.
+"""The log added up by the hour and by six hours, so that months of it are read in milliseconds.
+What is not added up yet is read from the log itself.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise, starmap
 from typing import Any
 
@@ -31,15 +30,23 @@ WAIT_BOUNDS_S = (
 )
 """The last range has no upper end: a percentile in it is taken to be below 2 h."""
 ROWS_PER_STEP = 500
+PERIODS_HOURS = (1, 6)
+"""Lengths of the periods that the log is added up by. A day in hours is read as fast as three
+months in periods of six.
+"""
+MOST_NAMES = 1_000
+"""Callers, models or engines of a list; those with fewer requests are in the totals only."""
+MOST_GROUPS = 10
+"""Callers, models or engines that are told apart over time; the others are one."""
 CALLER_WINDOWS = {"24h": 24, "30d": 720}
 """Hours of what is added up for each caller."""
 _LONGEST = max(CALLER_WINDOWS.values())
 
-_RANGES = tuple(pairwise(WAIT_BOUNDS_S))
-_WAITS = tuple(f"w{number}" for number in range(len(_RANGES)))
-_COUNTS = ("requests", "failed", "prompt_tokens", "output_tokens")
-_SUMS = (*_COUNTS, "backend_s", *_WAITS, "bounded", "bounds_kept")
-_ADDED = (*_SUMS, "swaps", "swap_s")
+WAIT_RANGES = tuple(pairwise(WAIT_BOUNDS_S))
+WAITS = tuple(f"w{number}" for number in range(len(WAIT_RANGES)))
+COUNTS = ("requests", "failed", "prompt_tokens", "output_tokens")
+SUMS = (*COUNTS, "backend_s", "written_tokens", "written_s", *WAITS, "bounded", "bounds_kept")
+NAMES = ("caller", "model", "engine")
 
 
 def _listed(parts: Iterable[str]) -> str:
@@ -62,18 +69,30 @@ _MARK = """
       0
     )
 """
-# the columns of `usage_hours` in their order: `_ROLL_UP` inserts them by position
+# How long an answer was being written, of more than a token: as its model server says, else from
+# its first byte on. An answer that came as a whole does not show it, nor one that was interrupted.
+_WRITTEN_S = """
+    CASE
+      WHEN COALESCE(output_tokens, 0) <= 1 THEN NULL
+      WHEN decode_s > 0.05 THEN decode_s
+      WHEN attempts = 1 AND backend_s - first_byte_s > 0.05 THEN backend_s - first_byte_s
+    END
+"""
+# the columns of `usage` behind its length in their order: `_ROLL_UP` inserts them by position
 _OF_LOG = f"""
     SELECT
-      CAST(ended_wall_s / 3600 AS INTEGER) AS hour,
+      CAST(ended_wall_s / (:hours * {HOUR_S}) AS INTEGER) AS period,
       caller,
       COALESCE(model, '') AS model,
+      engine,
       COUNT(*) AS requests,
       SUM(outcome IN ('failed', 'expired')) AS failed,
       SUM(COALESCE(prompt_tokens, 0)),
       SUM(COALESCE(output_tokens, 0)),
       SUM(COALESCE(backend_s, 0.0)),
-      {_listed(starmap(_waits_between, _RANGES))},
+      SUM(CASE WHEN {_WRITTEN_S} IS NULL THEN 0 ELSE output_tokens END),
+      SUM(COALESCE({_WRITTEN_S}, 0.0)),
+      {_listed(starmap(_waits_between, WAIT_RANGES))},
       COUNT(bound_kept),
       COALESCE(SUM(bound_kept), 0)
     FROM invocation_log
@@ -88,11 +107,14 @@ _NEXT = f"""
     )
 """
 _ROLL_UP = f"""
-    INSERT INTO usage_hours
-    {_OF_LOG} AND id <= ?
-    GROUP BY 1, 2, 3
-    ON CONFLICT (hour, caller, model) DO UPDATE SET
-      {_listed(f"{name} = {name} + excluded.{name}" for name in _SUMS)}
+    INSERT INTO usage
+    SELECT :hours, * FROM (
+      {_OF_LOG} AND id <= :last
+      GROUP BY 1, 2, 3, 4
+    )
+    WHERE true
+    ON CONFLICT (hours, period, caller, model, engine) DO UPDATE SET
+      {_listed(f"{name} = {name} + excluded.{name}" for name in SUMS)}
 """
 
 
@@ -103,73 +125,148 @@ def roll_up(connection: sqlite3.Connection) -> bool:
     count, last = connection.execute(_NEXT).fetchone()
     if count < ROWS_PER_STEP:
         return False
-    connection.execute(_ROLL_UP, (last,))
+    for hours in PERIODS_HOURS:
+        connection.execute(_ROLL_UP, {"hours": hours, "last": last})
     connection.execute("UPDATE usage_mark SET invocation_id = ?", (last,))
     return True
 
 
-def _summed_from(hours: str) -> str:
+_SUMMED = _listed(f"SUM({name}) AS {name}" for name in SUMS)
+# the plus keeps SQLite from the index by end: the mark leaves fewer rows
+_RECENT = f"""
+    recent (period, {_listed((*NAMES, *SUMS))}) AS (
+      {_OF_LOG} AND +ended_wall_s >= (:last - :periods + 1) * :hours * {HOUR_S}
+      GROUP BY 1, 2, 3, 4
+    )
+"""
+_IN_WINDOW = "period > :last - :periods AND period <= :last"
+_OF_ENGINE = """
+    (:model IS NULL OR model = :model)
+    AND (:engine IS NULL OR engine = :engine)
+"""
+_OF_CALLER = """
+    (:owner IS NULL OR caller = :owner)
+    AND (:caller IS NULL OR caller = :caller)
+"""
+
+
+def _from_both(columns: str, which: str) -> str:
+    """What was added up, and what was not yet."""
     return f"""
-        SELECT
-          (:last - hour) / :width AS age, caller, model,
-          {_listed(f"SUM({name}) AS {name}" for name in _SUMS)}
-        FROM {hours}
-        WHERE hour > :last - :hours
-          AND hour <= :last
-          AND (:caller IS NULL OR caller = :caller)
-        GROUP BY 1, 2, 3
+        SELECT {columns} FROM usage WHERE hours = :hours AND {_IN_WINDOW} AND {which}
+        UNION ALL
+        SELECT {columns} FROM recent WHERE {_IN_WINDOW} AND {which}
     """
 
 
-# the plus keeps SQLite from the index by end: the mark leaves fewer rows
+def _by(name: str) -> str:
+    """The sums of each value of a name, most requests first."""
+    return f"""
+        SELECT * FROM (
+          SELECT '{name}', NULL, {name}, {_SUMMED} FROM used
+          GROUP BY {name} ORDER BY requests DESC, {name} LIMIT {MOST_NAMES}
+        )
+    """
+
+
+def _over_time_by(name: str) -> str:
+    """The sums of each value of a name in each bucket; NULL for those of few requests together."""
+    most_used = f"""
+        SELECT {name} FROM used GROUP BY 1 ORDER BY SUM(requests) DESC, 1 LIMIT {MOST_GROUPS}
+    """
+    shown = f"CASE WHEN {name} IN ({most_used}) THEN {name} END"
+    return f"SELECT 'group', age, {shown}, {_SUMMED} FROM used GROUP BY 2, 3"
+
+
+_AGE = "(:last - period) / :width AS age"
 _USED = f"""
-    WITH recent (hour, caller, model, {_listed(_SUMS)}) AS (
-      {_OF_LOG} AND +ended_wall_s >= (:last - :hours + 1) * 3600
-      GROUP BY 1, 2, 3
+    WITH {_RECENT},
+    used AS (
+      SELECT age, {_listed((*NAMES, _SUMMED))} FROM (
+        {_from_both(_listed((_AGE, *NAMES, *SUMS)), f"{_OF_CALLER} AND {_OF_ENGINE}")}
+      )
+      GROUP BY 1, 2, 3, 4
     )
-    {_summed_from("usage_hours")}
-    UNION ALL
-    {_summed_from("recent")}
+    SELECT 'time' AS by, age, NULL AS name, {_SUMMED} FROM used GROUP BY 2
+    UNION ALL {" UNION ALL ".join(map(_by, NAMES))}
 """
-_SWAPPED = """
+_WORKED = f"""
+    WITH {_RECENT}
+    SELECT age, SUM(backend_s) FROM ({_from_both(f"{_AGE}, backend_s", _OF_ENGINE)}) GROUP BY 1
+"""
+_SWAPPED = f"""
     SELECT
-      (:last - CAST(ended_wall_s / 3600 AS INTEGER)) / :width AS age,
+      (:last - CAST(ended_wall_s / (:hours * {HOUR_S}) AS INTEGER)) / :width AS age,
       to_model AS model,
+      COALESCE(engine, '') AS engine,
       COUNT(*) AS swaps,
       SUM(swap_s) AS swap_s
     FROM swaps
     WHERE NOT failed
-      AND ended_wall_s >= (:last - :hours + 1) * 3600
-      AND ended_wall_s < (:last + 1) * 3600
-    GROUP BY 1, 2
+      AND ended_wall_s >= (:last - :periods + 1) * :hours * {HOUR_S}
+      AND ended_wall_s < (:last + 1) * :hours * {HOUR_S}
+      AND (:model IS NULL OR to_model = :model)
+      AND (:engine IS NULL OR engine = :engine)
+    GROUP BY 1, 2, 3
 """
+_DRAWN = """
+    SELECT
+      (:last - hour / :hours) / :width AS age,
+      SUM(energy_wh) AS energy_wh,
+      SUM(measured_s) AS measured_s
+    FROM energy_hours
+    WHERE hour / :hours > :last - :periods AND hour / :hours <= :last
+    GROUP BY 1
+"""
+Rows = list[dict[str, Any]]
 
 
-_OF_CALLER = {
+def requests_of(
+    asked: Mapping[str, Any], group: str | None, connection: sqlite3.Connection
+) -> Rows:
+    """The sums by `age` (0 is the latest bucket) where `by` is `time`, and by name where it is
+    that; by both where it is `group`.
+    """
+    grouped = "" if group is None else f" UNION ALL {_over_time_by(group)}"
+    return list(map(dict, connection.execute(_USED + grouped, asked)))
+
+
+def worked_s(asked: Mapping[str, Any], connection: sqlite3.Connection) -> dict[int, float]:
+    """By age, how long requests of all callers ran."""
+    return {row[0]: row[1] for row in connection.execute(_WORKED, asked)}
+
+
+def swaps_of(asked: Mapping[str, Any], connection: sqlite3.Connection) -> Rows:
+    """Swaps of all callers by age, model and engine."""
+    return list(map(dict, connection.execute(_SWAPPED, asked)))
+
+
+def energy_of(asked: Mapping[str, Any], connection: sqlite3.Connection) -> Rows:
+    """What the GPU drew, by age, and in how many seconds that was measured."""
+    return list(map(dict, connection.execute(_DRAWN, asked)))
+
+
+_WITHIN_WINDOWS = {
     f"{name}_{window}": f"SUM({name} * (hour > :last - {hours}))"
     for window, hours in CALLER_WINDOWS.items()
-    for name in _COUNTS
+    for name in COUNTS
 }
 # the rows of the last hour say when it was: no index leads from a caller to its rows
 _CALLERS = f"""
-    WITH recent (hour, caller, model, {_listed(_SUMS)}) AS (
-      {_OF_LOG} AND +ended_wall_s >= (:last - {_LONGEST} + 1) * 3600
-      GROUP BY 1, 2, 3
-    ),
+    WITH {_RECENT},
     hours AS (
-      SELECT hour, caller, {_listed(_COUNTS)} FROM usage_hours
+      SELECT period AS hour, caller, {_listed(COUNTS)} FROM usage
+      WHERE hours = :hours AND {_IN_WINDOW}
       UNION ALL
-      SELECT hour, caller, {_listed(_COUNTS)} FROM recent
+      SELECT period, caller, {_listed(COUNTS)} FROM recent WHERE {_IN_WINDOW}
     ),
     callers AS (
       SELECT
         caller,
         MAX(hour) AS hour,
-        {_listed(f"{sums} AS '{name}'" for name, sums in _OF_CALLER.items())}
+        {_listed(f"{sums} AS '{name}'" for name, sums in _WITHIN_WINDOWS.items())}
       FROM hours
-      WHERE hour > :last - {_LONGEST}
-        AND hour <= :last
-        AND (:caller IS NULL OR caller = :caller)
+      WHERE :caller IS NULL OR caller = :caller
       GROUP BY caller
     )
     SELECT *, COALESCE(
@@ -189,81 +286,11 @@ def by_caller(asked: Mapping[str, Any], connection: sqlite3.Connection) -> dict[
     """As JSON: what each caller, or one `caller`, used in each of `CALLER_WINDOWS` up to and with
     the `last` hour, and when its last item ended; of rows that are deleted already, the hour.
     """
+    rows = connection.execute(_CALLERS, {"hours": 1, "periods": _LONGEST, **asked})
     return {
         row["caller"]: {
-            window: {name: row[f"{name}_{window}"] for name in _COUNTS} for window in CALLER_WINDOWS
+            window: {name: row[f"{name}_{window}"] for name in COUNTS} for window in CALLER_WINDOWS
         }
         | {"last_end_wall_s": row["last_end_wall_s"]}
-        for row in connection.execute(_CALLERS, asked)
+        for row in rows
     }
-
-
-def used(asked: Mapping[str, Any], connection: sqlite3.Connection) -> JsonDict:
-    """As JSON: what the `caller`, or all for None, used in the `hours` up to and with the `last`
-    one, in buckets of `width` hours; swaps are always those of all.
-
-    Oldest bucket first, callers and models by their requests.
-    """
-    requests = list(map(dict, connection.execute(_USED, asked)))
-    rows = requests + list(map(dict, connection.execute(_SWAPPED, asked)))
-    buckets = _added(rows, "age")
-    last = asked["last"]
-    width = asked["width"]
-    return {
-        "total": _shown(_summed(rows)),
-        "buckets": [
-            {
-                "start_wall_s": (last + 1 - (age + 1) * width) * HOUR_S,
-                **_shown(buckets.get(age, Counter())),
-            }
-            for age in reversed(range(asked["hours"] // width))
-        ],
-        "callers": [
-            {"caller": name, **_shown(sums)} for name, sums in _added(requests, "caller").items()
-        ],
-        "models": [
-            {"model": name or None, **_shown(sums)} for name, sums in _added(rows, "model").items()
-        ],
-    }
-
-
-def _summed(rows: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    return Counter({name: sum([row.get(name, 0) for row in rows]) for name in _ADDED})
-
-
-def _added(rows: Sequence[Mapping[str, Any]], key: str) -> dict[Any, Counter[str]]:
-    """The sums of the rows of each value of a column, most requests first."""
-    found: dict[object, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row[key], []).append(row)
-    added = {value: _summed(each) for value, each in found.items()}
-    return dict(sorted(added.items(), key=lambda pair: -pair[1]["requests"]))
-
-
-def _shown(sums: Counter[str]) -> JsonDict:
-    """As JSON has it; the share of swaps is that of the time in which the GPU worked or loaded."""
-    worked_s = sums["backend_s"] + sums["swap_s"]
-    return {
-        **{name: int(sums[name]) for name in (*_COUNTS, "swaps")},
-        **{name: round(float(sums[name]), 1) for name in ("backend_s", "swap_s")},
-        "wait_p50_s": _wait_s(sums, 0.5),
-        "wait_p95_s": _wait_s(sums, 0.95),
-        "bound_kept_share": (
-            round(sums["bounds_kept"] / sums["bounded"], 3) if sums["bounded"] else None
-        ),
-        "swap_share": round(sums["swap_s"] / worked_s, 3) if worked_s else None,
-    }
-
-
-def _wait_s(sums: Counter[str], share: float) -> float | None:
-    """The wait that this share of the requests did not exceed, interpolated in its range; None
-    without requests.
-    """
-    left = share * sum(sums[name] for name in _WAITS)
-    if not left:
-        return None
-    for name, (low, high) in zip(_WAITS, _RANGES, strict=True):
-        if left <= sums[name]:
-            return round(low + (high - low) * left / sums[name], 2)
-        left -= sums[name]
-    return WAIT_BOUNDS_S[-1]
