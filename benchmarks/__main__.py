@@ -33,6 +33,7 @@ from benchmarks import (
     ingester,
     overhead,
     packing,
+    pages,
     programs,
     prompt_cache,
     saving,
@@ -56,6 +57,7 @@ TWO_AGENTS = "two_agents"
 SAVING = "saving"
 GAMES = "games"
 SOURCE = "source"
+PAGES = "pages"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
     LITELLM: overhead.measure_with_litellm,
@@ -81,8 +83,9 @@ MEASURES: dict[str, Measure] = {
     SAVING: saving.measure,
     GAMES: games.measure,
     SOURCE: source.measure,
+    PAGES: pages.measure,
 }
-_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, PACKING, SAVING, GAMES, SOURCE}
+_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, PACKING, SAVING, GAMES, SOURCE, PAGES}
 """Measured only where they are named: they install or download something, take long, or measure
 the code itself.
 """
@@ -122,7 +125,8 @@ def main(
 ) -> None:
     """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with
     LiteLLM, installed for it, beside it, `household`, `prompt_cache`, `packing`, `saving` and
-    `games`, for which a model is downloaded, and `source`, which counts the code.
+    `games`, for which a model is downloaded, `source`, which counts the code, and `pages`, which
+    writes a log of a million requests.
     """
     if plot_file is not None and not DRAWN & set(chosen(names)):
         raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")
