@@ -107,6 +107,7 @@ class Routes:
         self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, self._send_page))
         for path in page.FILES:
             self._add(path, _GET_HEAD, page.send_file, public)
+        self.addresses[page.PATH] = self._page
         self._add_pages(gateway)
         self._add_plain_ones(gateway)
         self._patterns = [

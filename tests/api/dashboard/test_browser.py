@@ -93,11 +93,11 @@ async def test_the_page_asks_for_a_key_keeps_it_and_can_forget_it(browser):
             await page.keyboard.press("Enter")
 
         await enter("nonsense")
-        await expect(page.locator(".wrong")).to_contain_text("No valid API key")
+        await expect(page.locator(".wrong")).to_contain_text("Hearth does not know this key.")
         for number in range(PER_WINDOW):
             await house.post("/api/chat", {}, key=f"wrong-{number}")
         await enter("nonsense")
-        await expect(page.locator(".wrong")).to_contain_text("Too many requests with a wrong key")
+        await expect(page.locator(".wrong")).to_contain_text("too many attempts with a wrong key")
         await enter("hearth_owner")
         await expect(page.get_by_text("owner (admin)")).to_be_visible()
         await page.reload()
@@ -189,21 +189,22 @@ async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password
             await page.goto(proxy.url + prefix + path)
         await expect(page.get_by_text("owner (admin)")).to_be_visible()
         await expect(page.locator(".run .model")).to_have_text("a:1")
-        flame = page.locator("header img")
+        flame = page.locator("header .brand img")
         assert await flame.evaluate("(image) => image.decode().then(() => image.naturalWidth > 0)")
         await watched.order(
             page.get_by_role("button", name="Cancel owner's request mine"),
             "Cancel the request",
             "mine is cancelled.",
         )
-        await page.get_by_role("button", name="History").click()
-        await expect(page.get_by_role("dialog")).to_contain_text("needs the store")
-        await page.keyboard.press("Escape")
+        await page.get_by_role("link", name="History").click()
+        await expect(page.locator("main")).to_contain_text("needs the store")
         first.leave()
-        await page.get_by_role("button", name="Playground").click()
-        await page.get_by_role("dialog").get_by_role("textbox").fill("hello")
+        await page.get_by_role("link", name="Playground").click()
+        await expect(page).to_have_url(f"{proxy.url}{prefix}/dashboard/playground")
+        await page.reload()
+        await page.get_by_role("textbox").fill("hello")
         await page.get_by_role("button", name="Send").click()
-        await expect(page.get_by_role("dialog")).to_contain_text("in total")
+        await expect(page.locator("main")).to_contain_text("in total")
         await page.goto(f"{proxy.url}{prefix}/llm/queue/status")
         await expect(page.get_by_text("owner (admin)")).to_be_visible()
         assert await page.evaluate("Object.keys(sessionStorage)") == [f"hearth.key{prefix}"]
@@ -256,12 +257,12 @@ async def test_refused_requests_are_listed_with_reasons_and_90_days_as_history(
     unended = 5 - hour % 6  # hours of the last six-hour period
     watched = await opened(browser, house)
     page = watched.page
-    past = watched.page.get_by_role("dialog")
+    past = watched.page.locator("main")
     assert await house.status("/api/generate", {"model": "missing", "prompt": "x"}) == 404
     await page.get_by_role("button", name="Refused", exact=True).click()
     await expect(page.locator(".recent tbody tr")).to_contain_text("/api/generate")
     await expect(page.locator(".recent tbody tr")).to_contain_text("model not found")
-    await page.get_by_role("button", name="History").click()
+    await page.get_by_role("link", name="History").click()
     for text, hours, bars in (("24 hours", 24, 24), ("7 days", 168, 28), ("30 days", 720, 30)):
         await past.get_by_role("button", name=text).click()
         counted = hours if hours == 24 else hours - unended

@@ -33,8 +33,10 @@ NO_PAGES = (
 )
 
 
-@pytest.mark.parametrize("path", ["/", "/llm/queue/status"])
-async def test_a_browser_gets_the_page_without_a_key(keyed, path):
+@pytest.mark.parametrize(
+    ("path", "refusal"), [("/", 401), ("/llm/queue/status", 401), ("/dashboard/requests", 405)]
+)
+async def test_a_browser_gets_the_page_without_a_key(keyed, path, refusal):
     page = await keyed.ask("GET", path, accept=BROWSER)
     assert (page.status, page.headers["content-type"], page.headers["vary"]) == (
         200,
@@ -45,7 +47,7 @@ async def test_a_browser_gets_the_page_without_a_key(keyed, path):
     assert head.headers["etag"] == page.headers["etag"]
     for method in ("POST", "DELETE"):
         got = await keyed.ask(method, path, accept=BROWSER, content_type="application/json")
-        assert got.status == 401
+        assert got.status == refusal
 
 
 @pytest.mark.parametrize("path", ["/", "/llm/queue/status"])
@@ -76,6 +78,7 @@ async def test_a_page_is_refused_to_other_hosts_and_sites_as_every_address_is(ke
     [
         ("", "/", "."),
         ("", "/llm/queue/status", "../.."),
+        ("", "/dashboard/requests", ".."),
         ("/a/hearth", "/", "/a/hearth"),
         ("/a/hearth", "/a/hearth", "/a/hearth"),
         ("/a/hearth", "/a/hearth/llm/queue/status", "/a/hearth"),
@@ -87,7 +90,7 @@ async def test_the_page_names_its_files_as_seen_from_it_or_below_the_path_of_a_p
     async with HttpHouse(server=ServerSettings(base_path=base_path)) as house:
         page = await house.ask("GET", path, accept=BROWSER)
     named = re.findall(r' (?:src|href)="([^"]+)"', page.body.decode())
-    assert len(named) == 6
+    assert len(named) == STATIC.joinpath("index.html").read_text().count('"/static/')
     assert all(each.startswith(f"{root}/static/") for each in named)
 
 
@@ -133,12 +136,16 @@ def test_what_others_wrote_is_here_as_they_published_it_with_licences():
     assert present == listed
     assert {name for name in present if name.startswith("LICENSE")} == {
         "LICENSE-htm.txt",
+        "LICENSE-material-design-icons.txt",
         "LICENSE-preact.txt",
         "LICENSE-uPlot.txt",
     }
 
 
-@pytest.mark.parametrize("path", sorted(path for path in STATIC.iterdir() if path.is_file()))
+OURS = [path for path in STATIC.rglob("*") if path.is_file() and path.parent.name != "vendor"]
+
+
+@pytest.mark.parametrize("path", sorted(OURS))
 def test_our_files_load_nothing_foreign_and_write_text_only_as_text(path):
     text = path.read_text().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|\bsrc=\"//", text)
@@ -150,8 +157,9 @@ def test_our_files_load_nothing_foreign_and_write_text_only_as_text(path):
         text,
     )
     assert not re.search(r"<script>|<style|\son[a-z]+=\"|\sstyle=\"", text)
-    named = {f"/static/{target}" for target in re.findall(r'from "\./([^"]+)"', text)} | set(
-        re.findall(r'"(/static/[^"]+)"', text)
-    )
+    imported = re.findall(r'from "(\.[^"]+)"', text)
+    named = {
+        f"/static/{(path.parent / target).resolve().relative_to(STATIC)}" for target in imported
+    } | set(re.findall(r'"(/static/[^"]+)"', text))
     assert named <= set(FILES)
     assert path.name != "index.html" or {"/static/app.js", "/static/app.css"} <= named

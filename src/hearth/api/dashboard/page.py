@@ -34,6 +34,8 @@ _HEADERS = (
 )
 
 
+PATH = "/dashboard/{page}"
+"""Where the pages beside the first are; which there are, `static/pages.js` says."""
 FILES = {
     f"/static/{path.relative_to(STATIC).as_posix()}": path
     for path in sorted(STATIC.rglob("*"))

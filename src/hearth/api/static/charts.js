@@ -6,6 +6,7 @@ import { clock, count, duration, short } from "./format.js";
 
 const uPlot = globalThis.uPlot;
 const STEP_S = 10; // As the gateway counts depths.
+const MINUTE_S = 60;
 const LANES_PX = 132; // Fixed, whatever the number of models, so that nothing below moves.
 const AXIS_PX = 46;
 const DEPTH_PX = 84;
@@ -152,11 +153,16 @@ export class Charts extends Component {
     const width = this.laneNode.clientWidth;
     if (!width || !this.lanes || width === this.lanes.width) return;
     this.lanes.setSize({ width, height: this.laneHeight() });
-    this.depth.setSize({ width, height: DEPTH_PX });
+    this.depth.setSize({ width, height: this.scaled(DEPTH_PX) });
+  }
+
+  // The wall draws everything larger on a larger screen.
+  scaled(pixels) {
+    return Math.round(pixels * (this.props.scale ?? 1));
   }
 
   laneHeight() {
-    return LANES_PX + AXIS_PX - 16;
+    return this.scaled(LANES_PX + AXIS_PX - 16);
   }
 
   update({ state, now, span, version }) {
@@ -179,7 +185,7 @@ export class Charts extends Component {
   }
 
   labelWidth(width) {
-    return width < 520 ? 92 : 168;
+    return width < 520 ? 92 : this.scaled(168);
   }
 
   common(width) {
@@ -190,7 +196,7 @@ export class Charts extends Component {
       legend: { show: false },
       cursor: { sync: { key: SYNC }, y: false, drag: { x: false, y: false }, points: { show: false } },
       padding: [4, 22, 0, 0],
-      font: "11px system-ui, sans-serif",
+      font: `${this.scaled(this.props.scale ? 17 : 11)}px system-ui, sans-serif`,
       ink,
       grid,
     };
@@ -206,8 +212,9 @@ export class Charts extends Component {
       font: shared.font,
       grid: shared.grid,
       ticks: { show: false },
-      size: 22,
-      space: 70,
+      size: this.scaled(22),
+      space: this.scaled(70),
+      incrs: [1, 2, 5, 10, 15, 20, 30].map((minutes) => minutes * MINUTE_S), // never the same minute twice
       values: (_, splits) => splits.map((at) => clock(at, false)),
     };
   }
@@ -241,8 +248,8 @@ export class Charts extends Component {
     const stepped = uPlot.paths.stepped({ align: 1 });
     return {
       ...shared,
-      height: DEPTH_PX,
-      padding: [8, 22, 0, 0],
+      height: this.scaled(DEPTH_PX),
+      padding: [this.scaled(10), 22, 0, 0],
       scales: { x: this.timeScale(), y: { range: (_, __, most) => [0, Math.max(4, Math.ceil((most ?? 0) * 1.1))] } },
       series: [
         {},
@@ -250,14 +257,14 @@ export class Charts extends Component {
         { stroke: themeColour("--internal"), fill: themeColour("--internal-fill"), width: 1.5, paths: stepped, points: { show: false } },
       ],
       axes: [
-        { ...this.timeAxis(shared), size: 6, values: () => [] },
+        { ...this.timeAxis(shared), size: this.scaled(6), values: () => [] },
         {
           stroke: shared.ink,
           font: shared.font,
           grid: shared.grid,
           ticks: { show: false },
           size: this.labelWidth(width),
-          space: 18,
+          space: this.scaled(18),
           incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000],
           values: (_, splits) => splits.map(count),
         },

@@ -60,14 +60,15 @@ export class Feed {
   }
 
   async _refused(response) {
-    const text = await errorText(response);
-    if ([401, 429].includes(response.status) || (response.status === 400 && this.key)) {
-      this._tell({ status: "locked", reason: this.key ? text : "" });
-    } else if (response.status === 503) {
-      this._retry(text);
-    } else {
-      this._tell({ status: "refused", reason: text });
+    const { status: code } = response;
+    if ([401, 429].includes(code) || (code === 400 && this.key)) {
+      const retry = Number(response.headers.get("retry-after")) || null;
+      this._tell({ status: "locked", code: this.key ? code : null, retry });
+      return;
     }
+    const reason = await errorText(response);
+    if (code === 503) this._retry(reason);
+    else this._tell({ status: "refused", reason });
   }
 
   async _read(body, abort) {

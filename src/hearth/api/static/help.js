@@ -1,12 +1,11 @@
 // Keyboard shortcuts, and the overlay that lists them.
 
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
+import { Icon } from "./icons.js";
 
-export const SHORTCUTS = [
-  ["/", "Filter by caller or model"],
-  ["Esc", "Clear the filter, close a dialog"],
-  ["p", "Open the playground"],
-  ["h", "Open the history"],
+const SHORTCUTS = [
+  ["/", "Search the requests"],
+  ["Esc", "Close a dialog, leave a field"],
   ["w", "Switch the wall view on or off"],
   ["t", "Switch between dark and light"],
   ["1, 2, 3", "Show 10 minutes, 30 minutes, 1 hour"],
@@ -40,13 +39,14 @@ export class Dialog extends Component {
 
   render({ title, close, children, className = "" }) {
     return html`<dialog ref=${(node) => (this.node = node)} class=${className} onClose=${close} aria-labelledby="dialog-title">
-      <header class="dialog-head"><h2 id="dialog-title">${title}</h2><button class="icon" aria-label="Close" onClick=${close}>✕</button></header>
+      <header class="dialog-head"><h2 id="dialog-title">${title}</h2><button class="icon" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></header>
       ${children}
     </dialog>`;
   }
 }
 
-export function Help({ close }) {
+// `opening`: a key and a text for each page.
+export function Help({ opening, close }) {
   return html`<${Dialog} title="Keyboard shortcuts" close=${close}>
-    <dl class="shortcuts">${SHORTCUTS.map(([key, text]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl><//>`;
+    <dl class="shortcuts">${[...opening, ...SHORTCUTS].map(([key, text]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl><//>`;
 }

@@ -2,13 +2,11 @@
 
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { count, day, startsIn, whole } from "./format.js";
+import { Icon } from "./icons.js";
 import { Empty, Model, Panel } from "./parts.js";
 
 export function Jobs({ state, now, orders, ask }) {
   const { jobs } = state;
-  if (!jobs) {
-    return html`<${Panel} title="Jobs" id="jobs-title"><${Empty}>Durable jobs need the store (<code>storage.enabled</code>).<//><//>`;
-  }
   const { counts } = jobs;
   const waiting = Object.entries(jobs.waiting).sort((a, b) => a[1].ahead - b[1].ahead);
   const running = Object.entries(jobs.running);
@@ -51,7 +49,7 @@ function Row({ id, job, what, now, orders, ask }) {
   return html`<li><${Who} id=${id} job=${job} />
     <span class="what muted">${what}${job.attempts ? html` <span class="badge warn">${job.attempts}× started</span>` : null}</span>
     <span class="number muted" title="since it was accepted">${whole(now - job.accepted)}</span>
-    ${ask ? html`<button class="icon" aria-label=${`Cancel ${job.caller}'s job ${id}`} title="Cancel" onClick=${() => ask(orders.cancelJob(id, job))}>✕</button>` : null}</li>`;
+    ${ask ? html`<button class="icon" aria-label=${`Cancel ${job.caller}'s job ${id}`} title="Cancel" onClick=${() => ask(orders.cancelJob(id, job))}><${Icon} name="close" /></button>` : null}</li>`;
 }
 
 function Failure({ id, job, now }) {

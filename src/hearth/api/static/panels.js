@@ -83,13 +83,13 @@ function gpuTile(gpu) {
 
 // What runs.
 
-export function Running({ state, now, orders, ask, show, matches }) {
+export function Running({ state, now, orders, ask, show }) {
   const down = !state.house.backend.up;
-  const items = Object.values(state.running).filter(matches).sort((a, b) => a.dispatched - b.dispatched || a.sequence - b.sequence);
+  const items = Object.values(state.running).sort((a, b) => a.dispatched - b.dispatched || a.sequence - b.sequence);
   const { swap } = state.gpu;
   return html`<${Panel} title="Running now" id="running-title" className="now" note=${items.length ? `${items.length} on the GPU` : ""}>
     <div class="box">${swap ? html`<${SwapRow} swap=${swap} now=${now} />` : null}
-    ${items.length || swap ? null : Object.keys(state.running).length ? html`<${Empty}>No running request matches the filter.<//>` : html`<${Empty}>Nothing is running. ${down ? "The model server does not answer." : state.gpu.loaded_model
+    ${items.length || swap ? null : html`<${Empty}>Nothing is running. ${down ? "The model server does not answer." : state.gpu.loaded_model
       ? `${short(state.gpu.loaded_model)} is loaded and ready.` : "No model is loaded."}<//>`}
     <ul class="runs">${items.map((item) => html`<${Run} key=${item.sequence} item=${item} now=${now} state=${state} orders=${orders} ask=${ask} show=${show} />`)}</ul></div>
   <//>`;
@@ -142,22 +142,21 @@ function expectedTitle(expected) {
 
 // What is waiting.
 
-export function Waiting({ state, now, orders, ask, show, matches, grouped, group }) {
+export function Waiting({ state, now, orders, ask, show, grouped, group }) {
   const { waiting } = state;
   const total = waiting.internal + waiting.external;
-  const all = waiting.order.map((sequence) => waiting.rows[sequence]).filter(Boolean);
-  const rows = all.filter(matches);
+  const rows = waiting.order.map((sequence) => waiting.rows[sequence]).filter(Boolean);
   const inGroups = grouped ?? total > GROUPED_FROM;
   const tools = group && html`<span class="segmented" role="group" aria-label="How waiting requests are shown">${[[false, "One by one"], [true, "Grouped"]].map(([value, text]) => html`<button
     key=${text} aria-pressed=${String(inGroups === value)} onClick=${() => group(value)}>${text}</button>`)}</span>`;
   return html`<${Panel} title="Waiting" id="waiting-title" className="line" tools=${tools} note=${total ? `${count(total)}, in expected order` : ""}>
-    <div class="box scroll">${!rows.length ? html`<${Empty}>${total ? "No waiting request matches the filter." : "No requests are waiting."}<//>`
-      : inGroups ? html`<${Groups} rows=${rows} models=${rows.length === all.length ? waiting.models : {}} total=${total} shown=${all.length} now=${now} />`
+    <div class="box scroll">${!rows.length ? html`<${Empty}>No requests are waiting.<//>`
+      : inGroups ? html`<${Groups} rows=${rows} models=${waiting.models} total=${total} shown=${rows.length} now=${now} />`
       : html`<table class="queue"><caption class="hidden">Waiting requests in the order in which they are expected to start</caption>
       <thead><tr><th scope="col" class="number">#</th><th scope="col">Caller</th><th scope="col">Model</th><th scope="col">Waits for</th>
         <th scope="col" class="number">Waited</th><th scope="col" class="number">Starts</th><th><span class="hidden">Cancel</span></th></tr></thead>
       <tbody>${rows.map((item) => html`<${Row} key=${item.sequence} item=${item} index=${waiting.order.indexOf(item.sequence)} now=${now} state=${state} orders=${orders} ask=${ask} show=${show} />`)}</tbody>
-    </table>`}${total > all.length && rows.length && !inGroups ? html`<p class="more">and ${count(total - all.length)} more</p>` : null}</div>
+    </table>`}${total > rows.length && rows.length && !inGroups ? html`<p class="more">and ${count(total - rows.length)} more</p>` : null}</div>
   <//>`;
 }
 
@@ -284,21 +283,21 @@ export function Recent({ refused, choose, ...props }) {
     <div class="box scroll">${refused ? html`<${Refusals} ...${props} />` : html`<${Endings} ...${props} />`}</div><//>`;
 }
 
-function Refusals({ state, now, matches }) {
-  const items = Object.entries(state.refused ?? {}).filter(([, item]) => matches(item)).sort((a, b) => Number(b[0]) - Number(a[0]));
-  if (!items.length) return html`<${Empty}>${Object.keys(state.refused ?? {}).length ? "No refused request matches the filter." : "No request was refused since the start."}<//>`;
+function Refusals({ state, now }) {
+  const items = Object.entries(state.refused ?? {}).sort((a, b) => Number(b[0]) - Number(a[0]));
+  if (!items.length) return html`<${Empty}>No request was refused since the start.<//>`;
   return html`<table class="recent"><caption class="hidden">Requests that were refused, latest first, with the reason</caption>
     <thead><tr><th scope="col">When</th><th scope="col">Caller</th><th scope="col">Model</th><th scope="col">Request</th><th scope="col">Reason</th><th scope="col" class="number">Status</th></tr></thead>
     <tbody>${items.map(([number, item]) => html`<tr key=${number}><td class="time muted" title=${whole(now - item.at) + " ago"}>${clock(item.at)}</td><td>${item.caller || html`<span class="muted">unknown</span>`}</td>
       <td>${item.model ? html`<${Model} name=${item.model} />` : html`<span class="muted" title="refused before its body was read">–</span>`}</td><td><code>${item.path}</code></td><td>${item.reason.replaceAll("_", " ")}</td><td class="number">${item.status}</td></tr>`)}</tbody></table>`;
 }
 
-function Endings({ state, now, all, toggle, show, matches }) {
-  const found = Object.entries(state.recent).filter(([, item]) => matches(item)).sort((a, b) => Number(b[0]) - Number(a[0]));
+function Endings({ state, now, all, toggle, show }) {
+  const found = Object.entries(state.recent).sort((a, b) => Number(b[0]) - Number(a[0]));
   const items = all ? found : found.slice(0, ROWS_SHOWN);
   const longest = Math.max(0.001, ...items.map(([, item]) => item.total_s));
   if (!items.length) {
-    return html`<${Empty}>${Object.keys(state.recent).length ? "No finished request matches the filter." : state.you.admin ? "No request has finished yet." : "None of your requests has finished yet."}<//>`;
+    return html`<${Empty}>${state.you.admin ? "No request has finished yet." : "None of your requests has finished yet."}<//>`;
   }
   return html`<table class="recent"><caption class="hidden">Requests that have ended, latest first, with the time each phase took</caption>
     <thead><tr><th scope="col">Ended</th><th scope="col">Caller</th><th scope="col">Model</th><th scope="col">Outcome</th>

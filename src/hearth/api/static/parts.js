@@ -1,7 +1,8 @@
 // What several panels are made of. Text is always a text node.
 
-import { html } from "./vendor/htm-preact-3.1.1.module.js";
+import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeClass } from "./colours.js";
+import { Icon } from "./icons.js";
 import { short } from "./format.js";
 
 export function Panel({ title, note, tools, children, id, className = "" }) {
@@ -43,7 +44,7 @@ export function Lane({ item }) {
 export function CancelButton({ item, state, orders, ask }) {
   if (!ask || (!state.you.admin && item.caller !== state.you.caller)) return null;
   return html`<button class="icon" aria-label=${`Cancel ${item.caller}'s request ${item.request_id}`} title="Cancel"
-    onClick=${() => ask(orders.cancel(item))}>✕</button>`;
+    onClick=${() => ask(orders.cancel(item))}><${Icon} name="close" /></button>`;
 }
 
 // Opens the details of a request.
@@ -51,4 +52,27 @@ export function Caller({ item, show }) {
   return show
     ? html`<button class="caller link-like" aria-label=${`Details of ${item.caller}'s request ${item.request_id}`} onClick=${() => show(item)}>${item.caller}</button>`
     : html`<b class="caller">${item.caller}</b>`;
+}
+
+// A text to take along, with the button that copies it. Without a secure connection a browser lets
+// no page write to the clipboard; then the text is selected instead.
+export class Copied extends Component {
+  state = { done: false };
+
+  copy = async () => {
+    try {
+      await navigator.clipboard.writeText(this.props.text);
+    } catch {
+      getSelection().selectAllChildren(this.node);
+      if (!document.execCommand("copy")) return;
+      getSelection().removeAllRanges();
+    }
+    this.setState({ done: true });
+  };
+
+  render({ text, label }) {
+    return html`<span class="copied"><code ref=${(node) => (this.node = node)}>${text}</code>
+      <button class="icon" title="Copy" aria-label=${`Copy ${label ?? text}`} onClick=${this.copy}>
+        <${Icon} name=${this.state.done ? "check" : "content-copy"} /></button></span>`;
+  }
 }

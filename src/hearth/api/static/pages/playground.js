@@ -1,10 +1,10 @@
 // A prompt for a model, sent like any program sends it: its place in the queue, a swap, the answer as it streams, and its speed.
 
-import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
-import { BASE } from "./base.js";
-import { errorText } from "./feed.js";
-import { duration, ofExpected, rate, short } from "./format.js";
-import { Dialog } from "./help.js";
+import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
+import { BASE } from "../base.js";
+import { errorText } from "../feed.js";
+import { duration, ofExpected, rate, short } from "../format.js";
+import { Panel } from "../parts.js";
 
 export class Playground extends Component {
   constructor(props) {
@@ -67,10 +67,10 @@ export class Playground extends Component {
     return begun;
   }
 
-  render({ state, now, close }) {
+  render({ state, now }) {
     const { swap } = state.gpu;
     const waits = this.state.running && !this.state.answer && swap?.to ? ` Loading ${short(swap.to)} for ${ofExpected(now - swap.since, swap.cost_s)}.` : "";
-    return html`<${Dialog} title="Playground" close=${close} className="playground"><form onSubmit=${this.send}>
+    return html`<h1 class="hidden">Playground</h1><${Panel} title="Playground" id="playground-title" className="playground"><form onSubmit=${this.send}>
       <label>Model <select value=${this.state.model} onChange=${(event) => this.setState({ model: event.target.value })}>
         ${this.models.map((name) => html`<option key=${name} value=${name}>${short(name)}</option>`)}</select></label>
       <label>Prompt <textarea rows="3" ref=${(node) => (this.prompt = node)} onKeyDown=${(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.send(event)}></textarea></label>

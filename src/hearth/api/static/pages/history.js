@@ -1,11 +1,10 @@
 // The last day, week or month, from the store: requests, waits, swaps and tokens, over time, by caller and by model.
 
-import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
-import { BASE } from "./base.js";
-import { errorText } from "./feed.js";
-import { count, day, duration, percent, short } from "./format.js";
-import { Dialog } from "./help.js";
-import { Empty } from "./parts.js";
+import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
+import { BASE } from "../base.js";
+import { errorText } from "../feed.js";
+import { count, day, duration, percent, short } from "../format.js";
+import { Empty, Panel } from "../parts.js";
 
 const WINDOWS = [["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"]];
 const CHARTS = [
@@ -40,9 +39,9 @@ export class History extends Component {
     }
   }
 
-  render({ now, close }) {
+  render({ now }) {
     const { window, found, problem } = this.state;
-    return html`<${Dialog} title="History" close=${close} className="history">
+    return html`<h1 class="hidden">History</h1><${Panel} title="History" id="history-title" className="history">
       <span class="segmented" role="group" aria-label="Time shown">${WINDOWS.map(([value, text]) => html`<button key=${value} aria-pressed=${String(window === value)}
         onClick=${() => this.load(value)}>${text}</button>`)}</span>
       <div class="past">${problem ? html`<${Empty}>${problem}<//>` : found ? html`<${Found} found=${found} now=${now} />` : html`<${Empty}>Reading the log.<//>`}</div><//>`;

@@ -1,0 +1,55 @@
+// What happens at this moment: who runs, who waits and why, what is loaded, what the GPU does.
+
+import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
+import { Detail } from "../detail.js";
+import { FirstRun, firstRun } from "../first_run.js";
+import { Jobs } from "../jobs.js";
+import { Memory } from "../memory.js";
+import { Alerts } from "../notices.js";
+import { Gateway, Limits, Recent, Running, Tiles, Waiting } from "../panels.js";
+import { Timeline } from "../timeline.js";
+
+export class Now extends Component {
+  state = { grouped: null, item: null, all: false, refused: false };
+
+  show = (item) => this.setState({ item });
+
+  render({ feed, state, now, orders, ask, version }) {
+    const shared = { state, now, orders, ask, show: this.show };
+    const { item } = this.state;
+    const { asked, shown } = firstRun({ feed, state });
+    const setUp = shown
+      ? html`<${FirstRun} feed=${feed} state=${state} closed=${() => this.setState({})} />`
+      : null;
+    return html`<h1 class="hidden">Now</h1>
+      <${Tiles} ...${shared} />
+      <div class="columns">
+        <div class="column main">
+          ${asked ? this.work(shared, version) : (setUp ?? this.work(shared, version))}
+        </div>
+        <div class="column side">
+          <${Alerts} ...${shared} />
+          ${asked ? setUp : null}
+          <${Memory} ...${shared} />
+          <${Limits} ...${shared} />
+          <${Gateway} ...${shared} />
+        </div>
+      </div>
+      ${item
+        ? html`<${Detail} state=${state} now=${now} shown=${item}
+            close=${() => this.setState({ item: null })} />`
+        : null}`;
+  }
+
+  work(shared, version) {
+    const { grouped, all, refused } = this.state;
+    const group = (chosen) => this.setState({ grouped: chosen });
+    return html`<${Running} ...${shared} />
+      <${Waiting} ...${shared} grouped=${grouped} group=${group} />
+      <${Timeline} ...${shared} version=${version} />
+      ${shared.state.jobs ? html`<${Jobs} ...${shared} />` : null}
+      <${Recent} ...${shared} all=${all} refused=${refused}
+        toggle=${() => this.setState({ all: !all })}
+        choose=${(chosen) => this.setState({ refused: chosen })} />`;
+  }
+}
