@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench sim digests reliability mutants docs release lock clean
+.PHONY: help setup run demo test check format bench sim digests reliability mutants docs man release lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ docs: $(VENV)/.dev ## Build the documentation's site into site/, broken links ar
 
 release: $(VENV)/.run ## Build wheel and source into dist/, check them, print their checksums (ARGS="--tag v0.2.0"); publishes nothing
 	@$(BIN)/python .ci/release.py $(ARGS)
+
+man: $(VENV)/.run ## Write man/hearth.1 from the help of the commands
+	@$(BIN)/python -m docs_build.man_page
 
 lock: $(VENV)/.dev ## Pin every dependency with hashes
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \

@@ -50,6 +50,8 @@ def groups(command: click.Command, path: str = "hearth") -> Iterator[tuple[str, 
     if isinstance(command, click.Group):
         yield path, command
         for name, inner in command.commands.items():
+            if inner.hidden:
+                continue
             yield from groups(loaded(inner), f"{path} {name}")
 
 

@@ -81,6 +81,7 @@ def test_what_the_steps_name_exists_and_is_all_that_the_build_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {project["project"]["readme"], *project["project"]["license-files"], *wheel["include"]}
+    needed |= {*wheel["shared-data"]}
     assert {path.lstrip("/").split("/")[0] for path in needed} <= set(copied) | {"pyproject.toml"}
 
 

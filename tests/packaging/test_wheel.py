@@ -132,6 +132,8 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path):
     units = ROOT / "systemd"
     shipped |= {f"hearth/cli/units/{unit.relative_to(units)}" for unit in units.rglob("*.service")}
     archive = zipfile.ZipFile(wheel)
+    data = f"hearth_gateway-{__version__}.data/data"
+    shipped.add(f"{data}/share/man/man1/hearth.1")
     assert {name for name in archive.namelist() if ".dist-info/" not in name} == ours | shipped
     texts = {
         name.partition(".dist-info/")[2]: archive.read(name).decode()
@@ -154,6 +156,7 @@ def test_the_installed_command_knows_version_and_configuration(hearth: Path, tmp
     assert json.loads(run(hearth, "config", "schema", cwd=tmp_path))["$schema"].startswith(
         "https://json-schema.org/"
     )
+    assert (hearth.parents[1] / "share" / "man" / "man1" / "hearth.1").is_file()
     run(hearth, "install-service", "--unit-dir", "units", cwd=tmp_path)
     assert f"ExecStart={hearth} serve" in (tmp_path / "units" / "hearth.service").read_text()
 

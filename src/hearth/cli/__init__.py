@@ -66,7 +66,9 @@ Exit codes:
   2  usage or configuration error
   3  the gateway cannot be reached
 
-NO_COLOR turns colours off. The configuration is the first of --config, $HEARTH_CONFIG,
+NO_COLOR turns colours off.
+
+The configuration is the first of --config, $HEARTH_CONFIG,
 ./config/llm_gateway.yaml, $XDG_CONFIG_HOME/hearth/llm_gateway.yaml, the built-in defaults.
 """
 
