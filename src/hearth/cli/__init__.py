@@ -29,6 +29,7 @@ _COMMANDS = {
         "hearth.cli.emulate:emulate",
         "Run the emulator: a model server that needs no GPU.",
     ),
+    "open": ("hearth.cli.opening:open_dashboard", "Open the dashboard in a browser."),
     "status": ("hearth.cli.status:status", "Show what runs, what waits, and the GPU."),
     "top": ("hearth.cli.status:top", "Watch the queue, the GPU and the callers live."),
     "models": ("hearth.cli.status:models", "List the models: loaded, requested, installed."),

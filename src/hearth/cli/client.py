@@ -23,7 +23,7 @@ import click
 
 from hearth.cli import CommandFailed, GatewayUnreachable, Unusable
 from hearth.errors import Unauthenticated
-from hearth.types import JsonDict, JsonMapping
+from hearth.types import SERVICE, JsonDict, JsonMapping
 
 Json = JsonMapping
 ViewName = Literal["status", "models", "log", "jobs", "job", "keys"]
@@ -150,6 +150,11 @@ class GatewayClient:
         """The JSON object at `path`."""
         return self.ask("GET", path, timeout_s=timeout_s)
 
+    def check_alive(self) -> None:
+        """Raises GatewayUnreachable where no gateway answers. It asks no key of anybody."""
+        if self.fetch("/healthz").get("service") != SERVICE:
+            raise self._unreachable("it is not Hearth")
+
     def status(self) -> JsonDict:
         """What runs, who waits, and the GPU."""
         return self.fetch("/llm/queue/status")
@@ -253,7 +258,8 @@ class GatewayClient:
         try:
             yield
         except (OSError, HTTPException) as error:
-            raise self._unreachable(str(error) or type(error).__name__) from error
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise self._unreachable(why) from error
 
     def _check(self, response: HTTPResponse) -> None:
         """Raise a refusal as Hearth writes it: `{"error": "..."}`, and its `problems`, a
