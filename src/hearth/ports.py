@@ -36,8 +36,10 @@ from hearth.types import (
     JsonMapping,
     Lane,
     LoggedSwap,
+    LogPage,
+    LogPlace,
+    LogSearch,
     ModelUse,
-    Outcome,
     Post,
     PostAnswer,
     ProcessRun,
@@ -471,26 +473,22 @@ class Documents(Protocol):
 class InvocationHistory(Protocol):
     """The items and swaps that have ended, also those of earlier processes."""
 
-    async def find(
-        self,
-        *,
-        caller: str | None = None,
-        user: str | None = None,
-        model: str | None = None,
-        outcome: Outcome | None = None,
-        since_wall_s: float = 0.0,
-        until_wall_s: float | None = None,
-        limit: int,
-        skip: int = 0,
-    ) -> tuple[Invocation, ...]:
-        """Items that match and ended between the two instants, both inclusive, the latest written
-        first, without the first `skip`.
+    async def find(self, *, since_wall_s: float = 0.0, limit: int) -> tuple[Invocation, ...]:
+        """Items that ended at that instant or later, the latest written first."""
+
+    async def search(
+        self, wanted: LogSearch, *, limit: int, before: LogPlace | None = None, skip: int = 0
+    ) -> LogPage:
+        """Items that match, by their end, the latest first, without the first `skip`; `before`:
+        those that follow this place.
         """
 
     async def swaps(
         self, *, since_wall_s: float, until_wall_s: float | None, limit: int, skip: int = 0
     ) -> tuple[LoggedSwap, ...]:
-        """Swaps that ended between the two instants, as `find`."""
+        """Swaps that ended between the two instants, both inclusive, the latest written first,
+        without the first `skip`.
+        """
 
     async def used(self, query: UsageQuery) -> JsonDict:
         """As JSON: what was used in total, by time, caller, model and engine; swaps and energy are

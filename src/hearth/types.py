@@ -643,6 +643,38 @@ class UsageQuery:
     group: UsageGroup | None = None
 
 
+LogPlace: TypeAlias = tuple[float, int]
+"""Where a row of the log is, in the order of its end: the instant, and the number of the row."""
+
+
+@frozen
+class LogSearch:
+    """Which items of the log are wanted: those that have all of these, None for any, and ended
+    between the two instants, both inclusive.
+    """
+
+    caller: str | None = None
+    user: str | None = None
+    model: str | None = None
+    engine: str | None = None
+    outcome: Outcome | None = None
+    lane: Lane | None = None
+    task_type: str | None = None
+    request_id: str | None = None
+    since_wall_s: float = 0.0
+    until_wall_s: float | None = None
+
+
+@frozen
+class LogPage:
+    """Items of the log, the latest first; `following`: where the last one is, None where no more
+    match.
+    """
+
+    items: tuple[Invocation, ...]
+    following: LogPlace | None
+
+
 @frozen
 class LoggedSwap:
     """A swap as the log keeps it. `ended_wall_s` in seconds since 1970; `vram_mib` and `offloaded`

@@ -80,6 +80,14 @@ def all_of_caller(requests: int, jobs: int, batches: int) -> Fields:
             0,
             "one\ntwo\ufffd[2J\n",
         ),
+        (
+            "log --format csv --engine box",
+            "GET /llm/log/export?engine=box&format=csv",
+            200,
+            {"a": "b"},
+            0,
+            '{"a": "b"}',
+        ),
         (f"log {LOG_OPTIONS}", LOG, 200, {"items": [1]}, 0, "no finished request matches\n"),
         (
             "jobs list --state failed",

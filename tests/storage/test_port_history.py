@@ -8,6 +8,8 @@ import pytest
 
 from hearth.clock import new_id
 from hearth.events import BackendWentDown, EnergyMeasured
+from hearth.ports import InvocationHistory
+from hearth.storage.log_search import MERGED_KINDS
 from hearth.types import (
     BATCH_JOB_PREFIX,
     DAY_S,
@@ -16,8 +18,10 @@ from hearth.types import (
     Invocation,
     Lane,
     LoggedSwap,
+    LogSearch,
     ModelUse,
     Outcome,
+    RequestId,
     UsageQuery,
 )
 from tests.storage.house import ended, swap_failed, swapped
@@ -83,29 +87,73 @@ async def test_text_that_no_database_takes_is_escaped_instead_of_lost(ports):
     ("wanted", "sequences"),
     [
         ({}, [5, 4, 3, 2, 1]),
-        ({"limit": 2}, [5, 4]),
-        ({"limit": 2, "skip": 2}, [3, 2]),
-        ({"skip": 5}, []),
-        ({"limit": -1}, []),
         ({"caller": "n8n"}, [4, 2]),
         ({"model": "b"}, [5, 4]),
         ({"outcome": Outcome.CANCELLED}, [3]),
+        ({"user": "ann"}, [3]),
+        ({"engine": "box"}, [5]),
+        ({"lane": Lane.INTERNAL}, [1]),
+        ({"task_type": "digest"}, [2]),
+        ({"request_id": "req_2"}, [2]),
+        ({"request_id": "req_2", "caller": "open-webui"}, []),
         ({"caller": "n8n", "model": "b"}, [4]),
+        ({"caller": "n8n", "model": "b", "outcome": Outcome.CANCELLED}, []),
         ({"since_wall_s": WALL - 40.0}, [5, 4, 3, 2]),
         ({"until_wall_s": WALL - 20.0}, [4, 3, 2, 1]),
+        ({"caller": "n8n", "since_wall_s": WALL - 30.0, "until_wall_s": WALL - 20.0}, [4]),
+        ({"caller": "n8"}, []),
         ({"caller": "nobody' OR 1=1 --"}, []),
+        ({"caller": 'odd"\x1f,'}, []),
     ],
 )
-async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first(
+async def test_rows_are_found_by_what_they_say_and_by_their_end_latest_first(
     ports, wanted, sequences
 ):
-    ports.log.emit(ended(1, at=950.0))
-    ports.log.emit(ended(2, at=960.0, caller="n8n"))
+    ports.log.emit(ended(1, at=950.0, lane=Lane.INTERNAL))
+    ports.log.emit(
+        ended(2, at=960.0, caller="n8n", task_type="digest", request_id=RequestId("req_2"))
+    )
     ports.log.emit(ended(3, at=970.0, outcome=Outcome.CANCELLED, user="ann"))
     ports.log.emit(ended(4, at=980.0, caller="n8n", model="b"))
-    ports.log.emit(ended(5, at=990.0, model="b"))
-    found = await ports.history.find(**{"limit": 50, **wanted})
-    assert [row.sequence for row in found] == sequences
+    ports.log.emit(ended(5, at=990.0, model="b", engine="box"))
+    page = await ports.history.search(LogSearch(**wanted), limit=50)
+    assert ([row.sequence for row in page.items], page.following) == (sequences, None)
+    in_twos = await following(ports.history, LogSearch(**wanted), limit=2)
+    assert [row.sequence for row in in_twos] == sequences
+
+
+@pytest.mark.parametrize("wanted", [LogSearch(), LogSearch(model="b")])
+async def test_a_page_ends_where_the_next_begins_also_among_rows_of_one_instant(ports, wanted):
+    for number in range(1, 8):
+        ports.log.emit(ended(number, model="b", caller=f"caller{number % 3}"))
+    found = await following(ports.history, wanted, limit=2)
+    assert [row.sequence for row in found] == [7, 6, 5, 4, 3, 2, 1]
+    for skip, expected in ((2, [5, 4]), (6, [1]), (7, [])):
+        page = await ports.history.search(wanted, limit=2, skip=skip)
+        assert [row.sequence for row in page.items] == expected
+
+
+async def test_rows_of_more_kinds_than_are_merged_are_in_order(ports):
+    for number in range(3 * MERGED_KINDS):
+        caller = f"c{number % (MERGED_KINDS + 7)}"
+        ports.log.emit(ended(number, at=number, model="b", caller=caller))
+    found = await following(ports.history, LogSearch(model="b"), limit=40)
+    assert [row.sequence for row in found] == list(reversed(range(3 * MERGED_KINDS)))
+
+
+async def following(
+    history: InvocationHistory, wanted: LogSearch, *, limit: int
+) -> list[Invocation]:
+    """All that match, page by page."""
+    found: list[Invocation] = []
+    before = None
+    while True:
+        page = await history.search(wanted, limit=limit, before=before)
+        assert len(page.items) <= limit
+        found += page.items
+        if page.following is None:
+            return found
+        before = page.following
 
 
 async def test_a_row_written_after_the_clock_was_set_back_is_the_latest(ports, clock):

@@ -40,6 +40,7 @@ from hearth.api.message_batches import (
 from hearth.api.models import ModelPages
 from hearth.api.passthrough import Passthrough
 from hearth.api.request import Request
+from hearth.api.request_log import RequestLogPages
 from hearth.api.status import StatusPages
 from hearth.dialects.routes import (
     COUNT_TOKENS_PATH,
@@ -121,7 +122,7 @@ class Routes:
         admin = AdminPages(gateway)
         leases = LeasePages(gateway)
         pages = {
-            **_status_pages(self.status, ModelPages(gateway)),
+            **_status_pages(self.status, RequestLogPages(gateway), ModelPages(gateway)),
             "/llm/completions": {"POST": CompletionPages(gateway).complete},
             **_work_pages(admin, JobPages(gateway)),
             **_stored_pages(admin, FilePages(gateway), BatchPages(gateway)),
@@ -255,7 +256,7 @@ _LARGE_BODIES: Mapping[str, tuple[type[BaseModel], Adds]] = {
 """What the pages take whose bodies may be long, and what they add."""
 
 
-def _status_pages(status: StatusPages, models: ModelPages) -> Pages:
+def _status_pages(status: StatusPages, log: RequestLogPages, models: ModelPages) -> Pages:
     return {
         "/healthz": {"GET": status.alive},
         "/readyz": {"GET": status.ready},
@@ -265,7 +266,8 @@ def _status_pages(status: StatusPages, models: ModelPages) -> Pages:
         "/llm/queue/item/{sequence}": {"GET": status.item},
         "/llm/queue/item/{sequence}/cancel": {"POST": status.cancel_item},
         "/llm/dashboard/stream": {"GET": status.dashboard},
-        "/llm/log": {"GET": status.log},
+        "/llm/log": {"GET": log.log},
+        "/llm/log/export": {"GET": log.export},
         "/llm/swaps": {"GET": status.swaps},
         "/llm/history": {"GET": status.history},
         "/llm/models": {"GET": models.models},

@@ -33,7 +33,6 @@ from hearth.types import (
     HOUR_S,
     SERVICE,
     JsonDict,
-    Outcome,
     RequestId,
     Sequence,
     UsageGroup,
@@ -46,23 +45,10 @@ _DURATION = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
 _UNIT_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-class LogQuery(BaseModel, extra="forbid"):
-    """What `/llm/log` takes; `since` and `until` as `instant_wall_s` reads them, `limit` and `skip`
-    in rows.
-    """
-
-    caller: str | None = None
-    user: str | None = None
-    model: str | None = None
-    outcome: Outcome | None = None
-    since: str | None = None
-    until: str | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 50
-    skip: Annotated[int, Field(ge=0, le=MAX_SKIPPED)] = 0
-
-
 class SwapsQuery(BaseModel, extra="forbid"):
-    """What `/llm/swaps` takes, as in `LogQuery`."""
+    """What `/llm/swaps` takes; `since` and `until` as `instant_wall_s` reads them, `limit` and
+    `skip` in rows.
+    """
 
     since: str | None = None
     until: str | None = None
@@ -230,27 +216,6 @@ class StatusPages:
         gone = {"requests": requests, "jobs": jobs, "batches": batches}
         return {"caller": whose, "cancelled": len(requests) + jobs + batches, **gone}
 
-    async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> JsonDict:
-        """Items that have ended, latest first.
-
-        Raises BadRequest, NotFound where no log is kept, StorageUnavailable.
-        """
-        history = self._history()
-        since, until = self._between(query)
-        if not caller.admin and query.caller not in (None, caller.caller):
-            return {"items": []}
-        found = await history.find(
-            caller=query.caller if caller.admin else caller.caller,
-            user=query.user,
-            model=self._canonical(query.model),
-            outcome=query.outcome,
-            since_wall_s=since,
-            until_wall_s=until,
-            limit=query.limit,
-            skip=query.skip,
-        )
-        return {"items": [asdict(each) for each in found]}
-
     async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> JsonDict:
         """Swaps that have ended, latest first.
 
@@ -296,7 +261,7 @@ class StatusPages:
             raise NotFound("there is no request log", remedy="storage.enabled is off")
         return self._gateway.history
 
-    def _between(self, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:
+    def _between(self, query: SwapsQuery) -> tuple[float, float | None]:
         now_wall_s = self._gateway.clock.wall()
         since = 0.0 if query.since is None else instant_wall_s("since", query.since, now_wall_s)
         return since, (

@@ -37,7 +37,7 @@ _COMMANDS = {
     "submit": ("hearth.cli.prompt:submit", "Send a prompt through the queue and print the answer."),
     "cancel": ("hearth.cli.admin:cancel", "Cancel requests that wait or run."),
     "jobs": ("hearth.cli.jobs:jobs", "List, show, cancel, wait for and submit durable jobs."),
-    "log": ("hearth.cli.status:log", "List finished requests, the latest first."),
+    "log": ("hearth.cli.log:log", "List finished requests, the latest first."),
     "yield": ("hearth.cli.yielding:yield_gpu", "Give GPU memory to another program."),
     "config": ("hearth.cli.config:config", "Check, show, compare and import the configuration."),
     "key": ("hearth.cli.keys:key", "Make, list, rotate and revoke API keys."),

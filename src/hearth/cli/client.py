@@ -187,6 +187,14 @@ class GatewayClient:
                 if line.startswith(b"data:"):
                     yield self._object(line.removeprefix(b"data:"))
 
+    def lines(self, path: str, *, silence_s: float) -> Iterator[bytes]:
+        """The lines of an answer that is no JSON object, each with its end.
+
+        Silence longer than `silence_s`, or an end before the last line, is GatewayUnreachable.
+        """
+        with self._opened("GET", path, timeout_s=silence_s) as response, self._reaching():
+            yield from iter(response.readline, b"")
+
     @contextmanager
     def send(
         self,

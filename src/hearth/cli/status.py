@@ -20,7 +20,6 @@ from hearth.cli.client import (
     AS_ANSWERED,
     GatewayClient,
     Json,
-    complete_callers,
     complete_models,
     count,
     draw,
@@ -28,8 +27,7 @@ from hearth.cli.client import (
     printable,
     texts,
 )
-from hearth.cli.options import LIMIT
-from hearth.types import Outcome, __version__, without_none
+from hearth.types import __version__
 
 _STREAM = "/llm/queue/stream"
 _FOLLOW_S = 1.0
@@ -98,30 +96,6 @@ def model_log(client: GatewayClient, name: str, *, as_json: bool, follow: bool) 
             if not follow:
                 break
             time.sleep(_FOLLOW_S)
-
-
-@click.command
-@gateway_options
-@click.option("--caller", shell_complete=complete_callers, help="Only requests of this caller.")
-@click.option(
-    "--model", shell_complete=complete_models, help="Only requests that asked for this model."
-)
-@click.option(
-    "--outcome",
-    type=click.Choice([outcome.value for outcome in Outcome]),
-    help="Only requests with this outcome.",
-)
-@click.option(
-    "--since",
-    metavar="WHEN",
-    help="Only requests that ended since then: 90s, 15m, 1h or 2d ago, or ISO 8601 with an offset.",
-)
-@LIMIT
-@AS_ANSWERED
-def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> None:
-    """List finished requests, the latest first."""
-    asked = urlencode(without_none(wanted))
-    draw("log", client.fetch(f"/llm/log?{asked}"), as_json=as_json)
 
 
 @click.command

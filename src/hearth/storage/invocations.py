@@ -22,6 +22,7 @@ from hearth.events import (
 from hearth.events.handling import HandlingSink
 from hearth.ports import InvocationHistory
 from hearth.storage import failpoints, usage
+from hearth.storage.log_search import places
 from hearth.storage.opening import storable
 from hearth.storage.table import Table, Types, insert_into, record
 from hearth.storage.usage_report import used
@@ -36,6 +37,9 @@ from hearth.types import (
     JsonMapping,
     Lane,
     LoggedSwap,
+    LogPage,
+    LogPlace,
+    LogSearch,
     ModelUse,
     Outcome,
     ProcessRun,
@@ -61,14 +65,11 @@ _ADD = f"""
 """
 _FIND = f"""
     SELECT {", ".join(_COLUMNS)} FROM invocation_log
-    WHERE (:caller IS NULL OR caller = :caller)
-      AND (:user IS NULL OR user = :user)
-      AND (:model IS NULL OR model = :model)
-      AND (:outcome IS NULL OR outcome = :outcome)
-      AND ended_wall_s >= :since
-      AND (:until IS NULL OR ended_wall_s <= :until)
-    ORDER BY id DESC
-    LIMIT :limit OFFSET :skip
+    WHERE ended_wall_s >= :since ORDER BY id DESC LIMIT :limit
+"""
+_AT = f"""
+    SELECT {", ".join(_COLUMNS)} FROM json_each(:ids) AS wanted
+    JOIN invocation_log AS i ON i.id = wanted.value ORDER BY wanted.key
 """
 _COUNT = """
     SELECT
@@ -82,6 +83,7 @@ _COUNT = """
     GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome
     ORDER BY first_wall_s
 """
+_invocation = partial(record, Invocation, _TYPES)
 _USES = """
     SELECT model, COUNT(*) AS items, SUM(backend_s) AS backend_s, MAX(ended_wall_s) AS ended_wall_s
     FROM invocation_log
@@ -294,33 +296,33 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
 
         self.writer.post(note)
 
-    async def find(
-        self,
-        *,
-        caller: str | None = None,
-        user: str | None = None,
-        model: str | None = None,
-        outcome: Outcome | None = None,
-        since_wall_s: float = 0.0,
-        until_wall_s: float | None = None,
-        limit: int,
-        skip: int = 0,
-    ) -> tuple[Invocation, ...]:
-        # what ended before the question is found, though its row may still wait for the disk
+    async def find(self, *, since_wall_s: float = 0.0, limit: int) -> tuple[Invocation, ...]:
+        await self._caught_up()
+        values = {"since": since_wall_s, "limit": limit}
+        return await self._select(_invocation, _FIND, values)
+
+    async def search(
+        self, wanted: LogSearch, *, limit: int, before: LogPlace | None = None, skip: int = 0
+    ) -> LogPage:
+        if before is None:
+            await self._caught_up()
+
+        def ask(connection: sqlite3.Connection) -> LogPage:
+            found = places(wanted, before, limit + 1, skip, connection)
+            ids = json.dumps([number for _, number in found[:limit]])
+            rows = connection.execute(_AT, {"ids": ids})
+            return LogPage(
+                items=tuple(map(_invocation, rows)),
+                following=found[limit - 1] if len(found) > limit else None,
+            )
+
+        return await self.reader.read(ask)
+
+    async def _caught_up(self) -> None:
+        """What ended before a question is found, though its row may still wait for the disk."""
         with suppress(StorageUnavailable, TimeoutError):
             async with asyncio.timeout(CATCH_UP_S):
                 await self.writer.submit(lambda _: None)
-        values = {
-            "caller": caller,
-            "user": user,
-            "model": model,
-            "outcome": outcome,
-            "since": since_wall_s,
-            "until": until_wall_s,
-            "limit": max(0, limit),
-            "skip": skip,
-        }
-        return await self._select(partial(record, Invocation, _TYPES), _FIND, values)
 
     async def swaps(
         self, *, since_wall_s: float, until_wall_s: float | None, limit: int, skip: int = 0
