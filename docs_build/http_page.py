@@ -179,15 +179,21 @@ def _described(openapi: Node) -> Iterator[Address]:
             text = _RAISES.sub("", operation.get("description", operation.get("summary", "")))
             inputs = (*named.parameters(operation), *named.body(operation))
             yield Address(
-                method=method.upper(), path=path, who=_who(path), text=text, inputs=inputs
+                method=method.upper(),
+                path=path,
+                who=_who(path, method.upper()),
+                text=text,
+                inputs=inputs,
             )
 
 
-def _who(path: str) -> str:
+def _who(path: str, method: str = "GET") -> str:
     if path in ("/healthz", "/llm/gpu/status") or path.startswith(("/static/", "/dashboard/")):
         return "everybody"
     if path.startswith("/llm/gpu/leases"):
         return "keys with may_lease"
+    if path == "/llm/mode" and method != "GET":
+        return "keys with may_set_mode"
     return "admins" if path.startswith("/llm/admin/") or path == "/openapi.json" else "every caller"
 
 

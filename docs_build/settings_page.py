@@ -86,6 +86,8 @@ class _Walk:
             if not self._inner(each)
         )
         yield Section(path=path, text=text, settings=tuple(leaves))
+        if path == "modes.NAME":  # the sections in a mode are those of the file once more
+            return
         for name, each in properties.items():
             if inner := self._inner(each):
                 yield from self.sections(places[name], inner, inner.get("description", ""))

@@ -43,6 +43,7 @@ from hearth.ports import Documents, InvocationHistory
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.kept_orders import KeptOrders
+from hearth.queue.modes import Modes
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import (
@@ -99,6 +100,7 @@ class Gateway:
     events: EventFanout
     in_force: ConfigInForce
     reloader: Reloader
+    modes: Modes
     rate_limiter: RateLimiter
     records: EventRecords
     orders: OperatorCommands
@@ -141,7 +143,9 @@ class Gateway:
         self.kept_orders: KeptOrders | None = None
         if self.documents is not None:
             runtime = self.worker.runtime
-            self.kept_orders = KeptOrders(self.documents, runtime, self.orders, self.leases)
+            self.kept_orders = KeptOrders(
+                self.documents, runtime, self.orders, self.leases, self.modes
+            )
         self.show = self.worker.show
         self.show("stats_24h", lambda: self.records.stats.snapshot(self.clock.monotonic()))
         self.show("rate_limits", self._rates_shown)
@@ -151,6 +155,7 @@ class Gateway:
         self.show("warnings", self.warnings)
         self.show("orders", self.orders.shown)
         self.show("leases", self._leases_shown)
+        self.show("modes", self.modes.shown)
 
     @property
     def config(self) -> GatewayConfig:
@@ -198,6 +203,7 @@ class Gateway:
         self._recalled = True
         if self.kept_orders is not None:
             await self.kept_orders.recall()
+        self.modes.look()
         now = self.clock.monotonic()
         wall_s = self.clock.wall()
         self.records.timeline.recall((), (), (), now=now, wall_s=wall_s)
@@ -223,8 +229,8 @@ class Gateway:
         self.worker.tracker.recall(reversed(swaps), here, now=now, wall_s=wall_s)
 
     async def keep_orders(self) -> None:
-        """Return once the orders and leases that are in force are on the disk, so that a restart
-        finds them; at once without a store.
+        """Return once the orders, the mode and the leases in force are on the disk, so that a
+        restart finds them; at once without a store.
         """
         if self.kept_orders is not None:
             await self.kept_orders.flush()

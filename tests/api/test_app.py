@@ -28,6 +28,7 @@ JSON = {"content_type": "application/json"}
 ANYBODY = "anybody"
 ANY_KEY = "any key"
 LEASE = "keys with may_lease"
+MODE = "keys with may_set_mode, reading for all"
 ADMIN = "admin"
 ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     path: (who, tuple(methods.split()))
@@ -35,6 +36,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
         (ANYBODY, "GET", "/healthz /llm/gpu/status"),
         (LEASE, "GET POST DELETE", "/llm/gpu/leases"),
         (LEASE, "PUT DELETE", "/llm/gpu/leases/1"),
+        (MODE, "GET PUT POST", "/llm/mode"),
         (ANYBODY, "GET HEAD", " ".join(FILES)),
         (
             ANY_KEY,
@@ -178,7 +180,9 @@ async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_met
                     method,
                     path,
                 )
-            elif who in (LEASE, ADMIN) and key != ADMIN_KEY:
+            elif key != ADMIN_KEY and (
+                who in (LEASE, ADMIN) or (who == MODE and method not in ("GET", "HEAD"))
+            ):
                 assert got.status == 403, (method, path)
             elif method not in methods:
                 assert (got.status, got.headers["allow"]) == (405, ", ".join(sorted(methods))), (

@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
             after()
             self.rfile.read(1)
 
-    do_POST = do_DELETE = do_GET
+    do_POST = do_PUT = do_DELETE = do_GET
 
     def log_request(self, code: object = "-", size: object = "-") -> None:
         """Nothing: pytest's output is not this server's log."""

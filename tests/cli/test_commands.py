@@ -40,6 +40,13 @@ IN_WORDS = (
     "draining: new requests are refused\npaused: external requests wait\npinned: "
     "m\ufffd\nto load: b\nto unload: c\n"
 )
+IN_MODE: Fields = {
+    "mode": "night",
+    "since": 1795289852.3,
+    "by": "boss",
+    "until": None,
+    "names": ["night", "day"],
+}
 NOT_USABLE = {"error": "not usable", "problems": ["a.yaml:7: x", "a.yaml:9: y\x07"]}
 CANCELLED = {"cancelled": True}
 DELIVERED = "discord (discord.org): delivered\n"
@@ -185,6 +192,26 @@ def all_of_caller(requests: int, jobs: int, batches: int) -> Fields:
             1,
             "Error: m is in use\n",
         ),
+        ("mode", "GET /llm/mode", 200, {"names": []}, 0, "there are no modes; add some as `modes:"),
+        (
+            "mode",
+            "GET /llm/mode",
+            200,
+            IN_MODE | {"mode": None, "since": None},
+            0,
+            "no mode\nothers: ",
+        ),
+        (
+            "mode night",
+            'PUT /llm/mode {"mode": "night"}',
+            200,
+            IN_MODE,
+            0,
+            "by boss\nothers: day",
+        ),
+        ("mode --off", 'PUT /llm/mode {"mode": null}', 200, IN_MODE, 0, "night, since "),
+        ("mode party", 'PUT /llm/mode {"mode": "party"}', 400, {"error": "no mode party"}, 2, "no"),
+        ("mode night --off", "", 200, {}, 2, "name a mode or use --off, not both"),
         (
             "admin preempt",
             "POST /llm/admin/preempt",

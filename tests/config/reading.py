@@ -76,7 +76,8 @@ def values(
         )
     if "properties" in node:
         needed = {name: value for name, value in NEEDED.items() if name in node["properties"]}
-        for name in node["properties"].keys() - {"key"}:
+        # of the sections in a mode, some settings are refused that are not in the schema's way
+        for name in node["properties"].keys() - {"key", "modes"}:
             yield from values(node["properties"][name], partial(_beside, needed, name, around))
     elif inner := node.get("items"):
         yield from values(inner, lambda value: around([value]))

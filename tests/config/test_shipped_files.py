@@ -16,7 +16,7 @@ from hearth.config.fields import Section
 from hearth.config.loading import load_gateway_config, parse_config
 from hearth.config.rendering import schema, schema_text
 from hearth.config.scheduler_settings import GpuAlertSettings
-from hearth.config.settings import Settings
+from hearth.config.settings import ModeSettings, Settings
 from hearth.errors import ConfigError
 from hearth.types import Priority
 from tests.config.reading import entry_of, kind_of, section_in, settings_classes
@@ -39,7 +39,8 @@ def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Fi
     complete: Any = WHOLE.value
     for step in path:
         complete = complete[step]
-    for name in cls.model_fields:
+    # the sections in a mode are those of the file once more
+    for name in ("when",) if cls is ModeSettings else cls.model_fields:
         yield cls, name, (*path, name)
         inner = section_in(kind_of(cls, name))
         entry = section_in(entry_of(cls, name))
@@ -180,6 +181,7 @@ TAKEN = [
     "gpu:\nauth:\n  keys:\n",
     "backend: auto",
     "auth: {keys: [{name: a, key: '${K}'}]}",
+    "modes: {night: {when: ['0 22 * * *', 'Sat 10:00-12:00'], queue: {sharing: fair}}, plain: }",
 ]
 REFUSED = [
     *(
@@ -196,6 +198,8 @@ REFUSED = [
         "auth: {keys: [{name: a}]}",
     ),
     "auth: {keys: [{sha256: a}]}",
+    "modes: {night: {server: {port: 1}}}",
+    "modes: {night: {queue: {max_external_depth: 0}}}",
 ]
 
 

@@ -73,7 +73,7 @@ async def test_every_address_is_in_the_reference(keyed: HttpHouse):
         ), (method, path)
 
 
-_NOT_FOR_ALL = ("admins", "admin keys", "keys with may_lease")
+_NOT_FOR_ALL = ("admins", "admin keys", "keys with may_lease", "keys with may_set_mode")
 
 
 async def test_who_may_use_an_address_is_as_the_reference_says(keyed: HttpHouse):

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment
 
-from hearth.config.settings import GpuSettings
+from hearth.config.settings import GpuSettings, ModeSettings
 from hearth.execution.gpu_tracker import CardUse
 from hearth.types import GpuReading
 from tests.api.house import HttpHouse
@@ -47,8 +47,9 @@ def parts(name: str) -> Iterator[Any]:
 def house() -> HttpHouse:
     return HttpHouse(
         FakeModel(name="m"),
-        keys=(key_of("ha", KEY, may_lease=True),),
+        keys=(key_of("ha", KEY, may_lease=True, may_set_mode=True),),
         gpu=GpuSettings(home_model=""),
+        modes={"gaming": ModeSettings(), "night": ModeSettings()},
     )
 
 
@@ -69,8 +70,7 @@ async def rendered(house: HttpHouse) -> dict[str, str | None]:
 
 
 async def command(house: HttpHouse, name: str, **data: Any) -> int:
-    (commands,) = [found for found in parts("rest_command") if found]
-    asked = commands[name]
+    asked = {key: each for found in parts("rest_command") for key, each in found.items()}[name]
     path = asked["url"].removeprefix("http://gpu-box:8411")
     body = TEMPLATES.from_string(asked.get("payload", "")).render(**data)
     got = await house.ask(
@@ -95,6 +95,7 @@ async def test_the_page_for_home_assistant_shows_the_gpu_and_switches_it(house):
         "GPU requests waiting": "0",
         "GPU model": "none",
         "GPU lease": "False",
+        "Hearth mode": "off",
     }
     reading = GpuReading(name="card", temperature_c=61.0, power_w=250.0, used_mib=1024.0)
     house.worker.tracker.record_reading(reading, CardUse())
@@ -113,3 +114,18 @@ async def test_the_page_for_home_assistant_shows_the_gpu_and_switches_it(house):
     assert await command(house, "gpu_take_back") == 200
     assert (await rendered(house))["GPU lease"] == "False"
     assert await command(house, "gpu_take_back") == 404
+
+
+@within(house)
+async def test_the_select_of_the_page_switches_modes(house):
+    (select,) = [found["select"][0] for found in parts("template") if "select" in found]
+    sensors = [each for rest in parts("rest") for each in rest.get("sensor", ())]
+    (sensor,) = [each for each in sensors if each["name"] == "Hearth mode"]
+    names = (await house.ask("GET", "/llm/mode", key=KEY)).json["names"]
+    assert (names, "names" in sensor["json_attributes"]) == (["gaming", "night"], True)
+    assert "state_attr('sensor.hearth_mode', 'names')" in select["options"]
+    for option, state in (("gaming", "gaming"), ("off", "off")):
+        data = TEMPLATES.from_string(select["select_option"][0]["data"]["mode"])
+        assert await command(house, "hearth_mode", mode=data.render(option=option)) == 200
+        assert (await rendered(house))["Hearth mode"] == state
+    assert await command(house, "hearth_mode", mode="party") == 400

@@ -538,6 +538,7 @@ def test_dashboard_and_rules_ask_for_metrics_and_labels_that_exist():
 
 
 EVERYTHING = """
+modes: {{night: {{}}}}
 storage: {{path: "{folder}/hearth.db"}}
 cloud: {{api_key: "${{KEY}}", base_url: "http://127.0.0.1:9"}}
 alerts: {{webhook_url: "http://127.0.0.1:9/"}}

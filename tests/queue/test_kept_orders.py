@@ -21,6 +21,7 @@ from hearth.events import (
 from hearth.queue.kept_orders import DOCUMENT, HOLDER_RETURNS_S
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import DAY_S, HOUR_S
+from tests.queue.test_modes import with_modes
 from tests.storage.memory import Disk
 from tests.support.fields import Fields
 from tests.support.house import House, body_of, settings_with, settle
@@ -364,3 +365,30 @@ async def test_without_a_store_nothing_is_kept():
         await house.gateway.keep_orders()
     async with House("a") as house:
         assert not house.gateway.orders.paused
+
+
+@pytest.mark.parametrize("chosen", ["gaming", None])
+@in_virtual_time
+async def test_a_mode_that_was_switched_to_outlives_a_kill(chosen: str | None):
+    settings = with_modes(gaming={}, night={"when": "00:00-24:00"})
+    disk = Disk()
+    async with Living(disk, settings=settings) as house:
+        assert house.gateway.modes.mode == "night"
+        await sleep_until(10.0)
+        house.gateway.modes.switch(chosen, by="boss")
+        before = house.gateway.modes.shown()
+        await house.gateway.keep_orders()
+        left = disk.copy()
+    async with Living(left, settings=settings, ahead_s=HOUR_S) as house:
+        assert house.gateway.modes.shown() == before
+
+
+@in_virtual_time
+async def test_a_kept_mode_that_is_gone_from_the_file_is_named_in_a_warning():
+    disk = Disk()
+    mode = {"mode": "gaming", "since_wall_s": WALL_AT_START, "by": "boss"}
+    await written(disk, NOTHING | {"mode": mode})
+    async with Living(disk, settings=with_modes(night={})) as house:
+        (warned,) = house.events.of(OwnerWarned)
+        assert "the mode gaming, in force before the restart" in warned.text
+        assert house.gateway.modes.mode is None

@@ -46,6 +46,8 @@ class Identity:
     """That of internal requests that name no task type."""
     may_lease: bool = False
     """It may have the GPU freed for another program; every admin may."""
+    may_set_mode: bool = False
+    """It may switch the mode; every admin may."""
     allow_cloud: bool = False
     local_only: bool = False
     """Its requests may not leave this machine, whatever else it may do."""
@@ -63,6 +65,7 @@ _LOCAL = Identity(
     admin=True,
     authenticated=False,
     may_lease=True,
+    may_set_mode=True,
 )
 NOBODY = Identity(
     caller="",
@@ -91,6 +94,7 @@ class Keyring:
                 admin=key.admin,
                 authenticated=True,
                 may_lease=key.may_lease or key.admin,
+                may_set_mode=key.may_set_mode or key.admin,
                 allow_cloud=key.allow_cloud and not key.local_only,
                 local_only=key.local_only,
                 users_from=key.users_from.encode("ascii"),

@@ -34,7 +34,7 @@ from hearth.api.request import (
     Send,
     request_of,
 )
-from hearth.api.routes import PROBED, Access, Address, Routes
+from hearth.api.routes import PROBED, READING, Access, Address, Routes
 from hearth.clock import new_id
 from hearth.config.addresses import is_loopback
 from hearth.config.settings import GatewayConfig
@@ -53,6 +53,8 @@ _MANAGEMENT_TEXT_HERE = (
 """To callers on this machine, who may know where the model server is."""
 _LEASE_TEXT = "taking the GPU for another program needs a key with this right, or an admin's"
 _LEASE_REMEDY = "set `may_lease: true` at its entry in auth.keys"
+_MODE_TEXT = "switching the mode needs a key with this right, or an admin's"
+_MODE_REMEDY = "set `may_set_mode: true` at its entry in auth.keys"
 _OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/", f"{MESSAGE_BATCHES_PATH}/")
 """Below them unknown addresses have Hearth's own text, elsewhere the model server's."""
 
@@ -136,6 +138,9 @@ class HearthApp:
         is_here = request.peer is not None and is_loopback(request.peer)
         if access == "lease" and not identity.may_lease:
             error = Forbidden(_LEASE_TEXT, remedy=_LEASE_REMEDY)
+            raise error.for_owner() if is_here else error
+        if access == "mode" and request.method not in READING and not identity.may_set_mode:
+            error = Forbidden(_MODE_TEXT, remedy=_MODE_REMEDY)
             raise error.for_owner() if is_here else error
         if access == "model manager" and not identity.admin:
             raise Forbidden(self._advice() if is_here else _MANAGEMENT_TEXT)

@@ -38,6 +38,7 @@ from hearth.api.message_batches import (
     MessageBatchPages,
 )
 from hearth.api.models import ModelPages
+from hearth.api.modes import MODE_PATH, ModePages
 from hearth.api.passthrough import Passthrough
 from hearth.api.request import Request
 from hearth.api.request_log import RequestLogPages
@@ -54,7 +55,7 @@ from hearth.gateway import Gateway
 from hearth.types import __version__, frozen
 
 _ADMIN_PREFIX = "/llm/admin/"
-_GET_HEAD = ("GET", "HEAD")
+READING = ("GET", "HEAD")
 _ODD = re.compile(r"//|[;\\]|/\.\.?(?:/|$)")
 _MAY_BE_ESCAPED = ("/v1/models/", f"{LEASES_PATH}/")
 
@@ -62,8 +63,8 @@ AddressHandler = Callable[[Request, RequestBody], Awaitable[None]]
 PageHandler = Callable[..., Any]
 
 
-Access: TypeAlias = Literal["public", "caller", "lease", "admin", "model manager"]
-"""Who may use an address."""
+Access: TypeAlias = Literal["public", "caller", "lease", "mode", "admin", "model manager"]
+"""Who may use an address; one of the `mode` is for reading by every caller."""
 
 
 @frozen
@@ -105,9 +106,9 @@ class Routes:
         self.addresses: dict[str, Address] = {}
         """By path, or by the pattern of all paths of an address."""
         public = Address(access="public")
-        self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, self._send_page))
+        self._page = replace(public, handlers=dict.fromkeys(READING, self._send_page))
         for path in page.FILES:
-            self._add(path, _GET_HEAD, page.send_file, public)
+            self._add(path, READING, page.send_file, public)
         self.addresses[page.PATH] = self._page
         self._add_pages(gateway)
         self._add_plain_ones(gateway)
@@ -129,6 +130,7 @@ class Routes:
             **_message_batch_pages(MessageBatchPages(gateway)),
             **_lease_pages(leases),
             **_key_pages(KeyPages(gateway)),
+            **_mode_pages(ModePages(gateway)),
         }
         for path, endpoints in pages.items():
             for method, endpoint in endpoints.items():
@@ -146,6 +148,8 @@ class Routes:
             access = "admin"
         elif path.startswith(LEASES_PATH):
             access = "lease"
+        elif path == MODE_PATH:
+            access = "mode"
         handler = _handler_of(route)
         adds: Adds = "other"
         if path in _LARGE_BODIES:
@@ -184,7 +188,7 @@ class Routes:
         self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
         results = MessageBatchPages(gateway).results
         self._add(_RESULTS_PATH, ("GET",), results, Address())
-        self._add("/openapi.json", _GET_HEAD, self._describe, Address(access="admin"))
+        self._add("/openapi.json", READING, self._describe, Address(access="admin"))
 
     def _add(
         self, path: str, methods: Iterable[str], handler: AddressHandler, rules: Address
@@ -316,6 +320,11 @@ def _key_pages(keys: KeyPages) -> Pages:
         f"{KEYS_PATH}/rotate": {"POST": keys.rotate},
         f"{KEYS_PATH}/revoke": {"POST": keys.revoke},
     }
+
+
+def _mode_pages(modes: ModePages) -> Pages:
+    # PUT, as it may be repeated; POST, since some programs send nothing else
+    return {MODE_PATH: {"GET": modes.shown, "PUT": modes.switch, "POST": modes.switch}}
 
 
 def _stored_pages(admin: AdminPages, files: FilePages, batches: BatchPages) -> Pages:

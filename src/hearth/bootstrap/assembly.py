@@ -46,6 +46,7 @@ from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.forecaster import Forecaster
 from hearth.queue.learned import LearnedEstimates
 from hearth.queue.mailbox import Mailbox
+from hearth.queue.modes import Modes
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.parts import QueueParts
 from hearth.queue.places import KeptPlaces
@@ -287,6 +288,7 @@ def assemble(
         events=events,
         in_force=in_force,
         reloader=reloader,
+        modes=Modes(in_force, clock=clock, events=events),
         rate_limiter=limiter,
         records=records,
         embeddings=embeddings,
@@ -319,4 +321,5 @@ def _join_queue(gateway: Gateway, schedule: Schedule) -> None:
     gateway.accompany("card health", worker.health.run)
     gateway.accompany("GPU leases", gateway.leases.run)
     gateway.accompany("timetable", schedule.run)
+    gateway.accompany("modes", gateway.modes.run)
     gateway.accompany("configuration", gateway.reloader.run)

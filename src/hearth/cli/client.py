@@ -433,6 +433,11 @@ def _callers(client: GatewayClient) -> list[str]:
     return [*part(status, "rate_limits"), *(text(item, "caller") for item in items)]
 
 
+def _modes(client: GatewayClient) -> list[str]:
+    return [*texts(client.fetch("/llm/mode", timeout_s=_COMPLETION_TIMEOUT_S), "names")]
+
+
+complete_modes = _completing(_modes)
 complete_models = _completing(_models)
 complete_callers = _completing(_callers)
 """For `shell_complete`: names that the gateway of `--url` knows; none where it does not answer."""

@@ -21,6 +21,7 @@ from hearth.cli.client import (
     text,
     texts,
 )
+from hearth.cli.mode import mode_line
 from hearth.cli.tables import Phrases, moment
 from hearth.config.engines import ENGINE_TITLES
 from hearth.types import plural
@@ -50,6 +51,9 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     if backend := part(answer, "backend"):
         yield from _engines(backend)
     yield "mode", text(answer, "mode") or "unknown"
+    modes = part(answer, "modes")
+    if texts(modes, "names"):
+        yield "modes", mode_line(modes)
     yield from _aliases(part(answer, "aliases"))
     for line in _sharing(answer):
         yield "sharing", line

@@ -100,6 +100,7 @@ def list_keys(file: Path | None) -> None:
     is_flag=True,
     help="Also allow giving the GPU to another program (`hearth yield`).",
 )
+@click.option("--may-set-mode", is_flag=True, help="Also allow switching the mode (`hearth mode`).")
 @click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
 @CONFIG
 def new_key(
@@ -110,6 +111,7 @@ def new_key(
     is_admin: bool,
     is_assistant: bool,
     may_lease: bool,
+    may_set_mode: bool,
     writes: bool,
 ) -> None:
     """Create a key for the caller NAME and print it once.
@@ -127,6 +129,7 @@ def new_key(
         priority=Priority.CRITICAL if is_assistant else Priority.NORMAL,
         admin=is_admin,
         may_lease=may_lease,
+        may_set_mode=may_set_mode,
     )
     if writes:
         add_key(_existing(path), made)

@@ -301,6 +301,7 @@ def _job_view(job: Json) -> RenderableType:
 _RIGHTS = {
     "admin": "admin",
     "may_lease": "GPU leases",
+    "may_set_mode": "modes",
     "allow_cloud": "Claude",
     "local_only": "local only",
 }

@@ -227,6 +227,18 @@ def next_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:
     return None
 
 
+def last_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:
+    """The last instant, up to `wall_s`, that a five-field expression names, as `next_cron` has it;
+    None for none within 50 years. Raises CronSimError.
+    """
+    # what it is asked for lies before the instant that it is given
+    start = _wall_clock(zone, wall_s + 60.0)
+    for occurrence in CronSim(cron, start, reverse=True):
+        if (at := occurrence.timestamp()) <= wall_s:
+            return at
+    return None
+
+
 def _wall_clock(zone: tzinfo, wall_s: float) -> datetime:
     return datetime.fromtimestamp(math.floor(wall_s), tz=zone)
 

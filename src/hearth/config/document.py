@@ -291,6 +291,8 @@ def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int:
 
 def may_hold_a_secret(path: KeyPath) -> bool:
     """Whether a value there must not be quoted: a key, or a URL with credentials in it."""
+    if path[:1] == ("modes",):
+        path = path[2:]
     return any(path[: len(place)] == place for place in SECRET_PLACES)
 
 

@@ -25,6 +25,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     PlainSerializer,
+    PlainValidator,
     Strict,
     WithJsonSchema,
 )
@@ -38,6 +39,7 @@ MAX_TEXT_CHARS = 1000
 MIN_PROMPT_CHARS = 8
 MAX_NAME_CHARS = 256
 MAX_CRON_CHARS = 100
+MAX_MODE_CHARS = 64
 MIN_SECRET_CHARS = 16
 YEAR_S = 366.0 * 86400
 _SOME_MONDAY_S = 1_704_067_200.0
@@ -472,6 +474,38 @@ FilePath = Annotated[
 ]
 """What is relative would depend on where Hearth was started."""
 
+
+def _mode_name(text: str) -> str:
+    if text.lower() == "off":
+        raise ValueError("must not be off, which stands for no mode; choose another name")
+    if not all(each.isalnum() or each in "_-" for each in text) or len(text) > MAX_MODE_CHARS:
+        raise ValueError(f"must be letters, digits, '-' and '_', at most {MAX_MODE_CHARS} of them")
+    return text
+
+
+def _times(value: object) -> object:
+    """The times of one text or of a list, whose items are still to be parsed."""
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _time(value: object) -> Window | str:
+    """Hours, or a cron expression."""
+    if isinstance(value, str) and len(value.split()) == 5:
+        return _cron(value)
+    try:
+        return active_hours.parse_window(value)
+    except ValueError:
+        raise ValueError(
+            'must be hours such as "22:00-06:00" or "Mon-Fri 09:00-17:00", or a cron expression'
+            ' such as "0 22 * * *", in quotes'
+        ) from None
+
+
+def _times_value(times: tuple[Window | str, ...]) -> str | list[str]:
+    texts = [each if isinstance(each, str) else active_hours.window_text(each) for each in times]
+    return texts[0] if len(texts) == 1 else texts
+
+
 PriorityName = Annotated[
     Priority,
     BeforeValidator(_priority, json_schema_input_type=Literal["critical", "normal", "background"]),
@@ -492,3 +526,12 @@ ActiveHours = Annotated[
     ),
     PlainSerializer(active_hours.hours_value, return_type=str | list[str]),
 ]
+ModeName = Annotated[Name, AfterValidator(_mode_name)]
+_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+ModeTime = Annotated[
+    tuple[Annotated[Window | str, PlainValidator(_time)], ...],
+    BeforeValidator(_times),
+    PlainSerializer(_times_value, return_type=str | list[str]),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS]}),
+]
+"""When a mode begins: hours and cron expressions."""

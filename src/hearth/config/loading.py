@@ -29,6 +29,7 @@ from hearth.config.engine_checks import (
     engine_problems,
 )
 from hearth.config.fields import MIN_SECRET_CHARS
+from hearth.config.mode_checks import mode_problems
 from hearth.config.scheduler_settings import GpuSettings, YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
@@ -162,6 +163,7 @@ def parse_config(
         except pydantic.ValidationError as error:
             _add(complaints(error.errors(include_url=False)), problems)
     _add(_cross_problems(value), problems)
+    _add(mode_problems(value, _cross_problems), problems)
     if problems:
         raise config_error(source, problems, document.lines)
     return GatewayConfig(settings=settings, notes=(*variables.notes, *notes))

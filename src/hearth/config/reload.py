@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from hearth.clock import Clock
+from hearth.config.document import dotted
 from hearth.config.loading import digest_of, load_gateway_config, parse_bytes, read_bytes
+from hearth.config.overlay import stated_paths
 from hearth.config.rendering import as_values, differences, fingerprints
-from hearth.config.settings import GatewayConfig
+from hearth.config.settings import MODE_SECTIONS, GatewayConfig
 from hearth.errors import ConfigError, HearthError, ShuttingDown
-from hearth.events import ConfigRejected, ConfigReloaded, InternalFault
+from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, OwnerWarned
 from hearth.ports import EventSink
 from hearth.types import JsonDict
 
@@ -162,6 +164,7 @@ class ConfigInForce:
     def __init__(self, config: GatewayConfig, *, clock: Clock, events: EventSink) -> None:
         self.config = config
         self.watch = "off"
+        self._file = config
         self._clock = clock
         self._events = events
         self._started_with = config.settings
@@ -187,13 +190,37 @@ class ConfigInForce:
             self._rejected += 1
             self._events.emit(ConfigRejected(at=now, problems=fresh.problems))
             return False
-        changed = tuple(differences(self.config.settings, fresh.settings))
         self._pending = tuple(
             path for path, hot in differences(self._started_with, fresh.settings).items() if not hot
         )
-        self._generation += bool(changed)
         self._accepted += 1
         self._loaded_wall_s = self._tried_wall_s
+        mode = self.config.mode
+        if mode is not None and mode not in fresh.settings.modes:
+            text = f"the mode {mode} is no longer in the configuration, so no mode is in force"
+            self._events.emit(OwnerWarned(at=now, text=text))
+            mode = None
+        self._file = fresh
+        changed = self._put(fresh.in_mode(mode))
+        self._generation += bool(changed)
+        self._events.emit(
+            ConfigReloaded(
+                at=now, generation=self._generation, changed=changed, needs_restart=self._pending
+            )
+        )
+        return True
+
+    @property
+    def file(self) -> GatewayConfig:
+        """The same as it is without any mode."""
+        return self._file
+
+    def switch(self, mode: str | None) -> tuple[str, ...]:
+        """Put another mode in force over the same file. Returns the paths of what that changes."""
+        return self._put(self._file.in_mode(mode))
+
+    def _put(self, fresh: GatewayConfig) -> tuple[str, ...]:
+        changed = tuple(differences(self.config.settings, fresh.settings))
         self.config = fresh
         for listener in self._listeners:
             try:
@@ -206,12 +233,7 @@ class ConfigInForce:
                         at=self._clock.monotonic(), where=where, detail=type(error).__name__
                     )
                 )
-        self._events.emit(
-            ConfigReloaded(
-                at=now, generation=self._generation, changed=changed, needs_restart=self._pending
-            )
-        )
-        return True
+        return changed
 
     def summary(self) -> JsonDict:
         """How the configuration came to be, as status and health show it."""
@@ -230,7 +252,14 @@ class ConfigInForce:
     def shown(self) -> JsonDict:
         """The same with every setting in force as it would stand in the file, secrets shortened."""
         settings = self.config.settings
-        return self.summary() | {"settings": as_values(settings), "secrets": fingerprints(settings)}
+        mode = self.config.mode
+        stated = () if mode is None else stated_paths(settings.modes[mode], names=MODE_SECTIONS)
+        return self.summary() | {
+            "mode": mode,
+            "from_mode": sorted(map(dotted, stated)),
+            "settings": as_values(settings),
+            "secrets": fingerprints(settings),
+        }
 
 
 def attempt(read: Callable[[], T]) -> T | ConfigError:

@@ -15,7 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from hearth.config import active_hours, fields
 
@@ -33,6 +39,8 @@ from hearth.config.choices import (
 )
 from hearth.config.engines import EngineSettings
 from hearth.config.fields import RESTART, Section
+from hearth.config.mode_times import ModeTimes
+from hearth.config.overlay import overlaid
 from hearth.config.scheduler_settings import (
     AgingSettings,
     Announcement,
@@ -46,7 +54,7 @@ from hearth.config.scheduler_settings import (
     SchedulingSettings,
     TimeSliceSettings,
 )
-from hearth.types import Counted, Lane, Priority, frozen
+from hearth.types import Counted, JsonDict, Lane, Priority, frozen
 
 
 class BackendMode(StrEnum):
@@ -360,6 +368,8 @@ class KeySettings(Section):
     """
     may_lease: fields.Flag = False
     """Allow taking the GPU for another program (`/llm/gpu/leases`). Admins may anyway."""
+    may_set_mode: fields.Flag = False
+    """Allow switching the mode (`/llm/mode`). Admins may anyway."""
     allow_cloud: fields.Flag = False
     """Allow answers from Claude (`cloud`).
 
@@ -646,6 +656,64 @@ class AlertSettings(Section):
     """
 
 
+class ModeSettings(Section):
+    """One mode: what is written in it goes before the same setting outside of `modes`, as long as
+    the mode is in force. Settings that need a restart cannot be in it, nor keys and addresses.
+    """
+
+    when: fields.ModeTime | None = None
+    """When it is in force by itself, in `scheduling.time_zone`: hours such as `"22:00-06:00"`, or a
+    cron expression for when it begins; it then lasts until another mode begins. Several are a list.
+    Unset: only when it is switched on.
+    """
+    scheduling: SchedulingSettings = SchedulingSettings()
+    queue: QueueSettings = QueueSettings()
+    priority_map: fields.ReadOnlyTable[fields.Name, fields.PriorityName] = fields.EMPTY
+    """Priorities of internal task types in this mode."""
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    budget: BudgetSettings = BudgetSettings()
+    gpu: GpuSettings = GpuSettings()
+    models: fields.ReadOnlyTable[fields.ModelName, ModelSettings] = fields.EMPTY
+    """Settings of single models in this mode."""
+    aliases: fields.ReadOnlyTable[fields.AliasName, fields.ModelNames] = fields.EMPTY
+    """Names for any of several models in this mode."""
+    keepalive: KeepaliveSettings = KeepaliveSettings()
+    clients: ClientSettings = ClientSettings()
+    embeddings: EmbeddingSettings = EmbeddingSettings()
+    cloud: CloudSettings = CloudSettings()
+    jobs: JobSettings = JobSettings()
+    batches: BatchSettings = BatchSettings()
+    alerts: AlertSettings = AlertSettings()
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, write: SerializerFunctionWrapHandler) -> JsonDict:
+        """Only what is written in it: the rest is as outside of `modes`."""
+        return _stated(self, write(self))
+
+
+def _stated(section: Section, written: Any) -> JsonDict:  # noqa: ANN401 - as pydantic writes it
+    """What is stated of a section that is written out."""
+    found: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        if name not in section.model_fields_set:
+            continue
+        value = getattr(section, name)
+        found[name] = written[name]
+        if isinstance(value, Section):
+            found[name] = _stated(value, written[name])
+        elif isinstance(value, Mapping):
+            found[name] = {
+                key: _stated(each, written[name][key])
+                if isinstance(each, Section)
+                else written[name][key]
+                for key, each in value.items()
+            }
+    return found
+
+
+MODE_SECTIONS = tuple(name for name in ModeSettings.model_fields if name != "when")
+
+
 def _spelled_out(value: object) -> object:
     """`backend: auto` is its mode."""
     return {"mode": value} if isinstance(value, str) else {} if value is None else value
@@ -692,6 +760,10 @@ class Settings(Section):
     batches: BatchSettings = BatchSettings()
     alerts: AlertSettings = AlertSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    modes: fields.ReadOnlyTable[fields.ModeName, ModeSettings] = fields.EMPTY
+    """Sets of settings that are put in force together, such as day, night, gaming or guests, by
+    their times, by `hearth mode NAME`, on the dashboard or over HTTP (docs/modes.md).
+    """
 
     @property
     def engine(self) -> OllamaSettings:
@@ -740,6 +812,22 @@ class GatewayConfig:
     source: Path | None = None
     digest: str = field(default="", compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    mode: str | None = None
+    """The mode whose settings go before those outside of `modes`."""
+
+    def in_mode(self, mode: str | None) -> GatewayConfig:
+        """The same, which must be without one, in a mode."""
+        if mode is None:
+            return self
+        settings = overlaid(self.settings, self.settings.modes[mode], names=MODE_SECTIONS)
+        return replace(self, settings=settings, mode=mode)
+
+    @property
+    def mode_times(self) -> ModeTimes:
+        """When its modes begin and end."""
+        modes = self.settings.modes
+        times = {name: mode.when or () for name, mode in modes.items()}
+        return ModeTimes(times=times, zone=self._zone)
 
     def priority_for_task_type(self, task_type: str | None) -> Priority:
         """The internal band of a task type; NORMAL for one that `priority_map` does not list, and

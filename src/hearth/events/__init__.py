@@ -227,6 +227,18 @@ class ModeChanged(Event):
     active: bool
 
 
+class ModeSwitched(Event):
+    """Another mode of `modes` is in force, whose settings are; `mode_changed` is about the active
+    hours. Fields: `mode` and `previous`, null for none; `by`: the caller who switched it, or the
+    word times; `changed` settings.
+    """
+
+    mode: str | None
+    previous: str | None
+    by: str
+    changed: tuple[str, ...]
+
+
 class ConfigReloaded(Event):
     """A new configuration is in force. Fields: `generation`, counted from the start; `changed`
     keys; `needs_restart`: keys that have changed since the start and wait for a restart.

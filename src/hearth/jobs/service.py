@@ -18,6 +18,7 @@ from hearth.events import (
     GpuLeaseEnded,
     ItemDispatched,
     ModeChanged,
+    ModeSwitched,
     OrderGiven,
     SwapCompleted,
 )
@@ -38,6 +39,7 @@ _MAY_START = (
     DrainEnded,
     OrderGiven,
     ConfigReloaded,
+    ModeSwitched,
     SwapCompleted,
     GpuLeaseEnded,
 )

@@ -45,6 +45,7 @@ _ALL = (
     gauge(
         "hearth_mode_active", "1 in active hours, when internal requests interrupt external ones."
     ),
+    gauge("hearth_mode_in_force", "1 for the mode in force, 0 for the others.", "mode"),
     gauge("hearth_draining", "1 while new requests are refused, in a drain or at shutdown."),
     gauge("hearth_paused", "1 while the owner has paused a lane.", "lane"),
     gauge("hearth_pinned", "1 for the pinned model; absent if none is pinned.", "model"),

@@ -325,6 +325,7 @@ PARTS_READ = frozenset(
     {
         "conversations",
         "orders",
+        "modes",
         "leases",
         *(each.at.partition(".")[0] for each in FAMILIES.values()),
     }
@@ -386,6 +387,9 @@ def _gateway(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterato
     yield "hearth_loop_tasks", (), len(asyncio.all_tasks())
     yield "hearth_ready", (), health.get("status") == "ok"
     yield "hearth_mode_active", (), view.active
+    modes = _part(parts, "modes")
+    for name in _listed(modes, "names"):
+        yield "hearth_mode_in_force", (str(name),), modes.get("mode") == name
     yield "hearth_draining", (), view.draining or bool(_part(parts, "orders").get("draining"))
     yield "hearth_paused", (Lane.EXTERNAL.value,), view.paused
     if view.pinned is not None:

@@ -1,11 +1,13 @@
-"""The owner's orders and the GPU's leases, kept over restarts."""
+"""The owner's orders, the mode and the GPU's leases, kept over restarts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from math import inf
+from typing import TypeAlias
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -15,6 +17,7 @@ from hearth.events import OrdersRecalled, OwnerWarned
 from hearth.execution.gpu_leases import MAX_LEASE_S, GpuLeases, Lease, LeaseSource
 from hearth.execution.runtime import Runtime
 from hearth.ports import Documents
+from hearth.queue.modes import ModeChoice, Modes
 from hearth.queue.operator import OperatorCommands, StandingOrders
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import JsonDict
@@ -47,6 +50,14 @@ class _KeptLease(BaseModel, allow_inf_nan=False):
     left_s: float  # when it was written
 
 
+class _KeptMode(BaseModel, allow_inf_nan=False):
+    """The mode that was switched to by hand."""
+
+    mode: str | None
+    since_wall_s: float
+    by: str
+
+
 class _Kept(BaseModel, allow_inf_nan=False):
     """What is written. `capacity_mib`, `before_mib`: of the card, and what others held of it before
     those with leases took theirs; without these, all models would go until it is read.
@@ -57,8 +68,12 @@ class _Kept(BaseModel, allow_inf_nan=False):
     ordered: dict[str, bool]
     since_wall_s: dict[str, float]
     leases: list[_KeptLease]
+    mode: _KeptMode | None = None
     capacity_mib: float | None = Field(default=None, gt=0)
     before_mib: float = Field(default=0.0, ge=0)
+
+
+_State: TypeAlias = tuple[StandingOrders, int, ModeChoice | None]
 
 
 class KeptOrders:
@@ -72,6 +87,7 @@ class KeptOrders:
         runtime: Runtime,
         orders: OperatorCommands,
         leases: GpuLeases,
+        modes: Modes,
     ) -> None:
         self._documents = documents
         self._clock = runtime.clock
@@ -80,9 +96,10 @@ class KeptOrders:
         self._events = runtime.events
         self._orders = orders
         self._leases = leases
+        self._modes = modes
         self._clock_steps = ClockSteps(runtime.clock)
         self._is_recalled = False
-        self._saved: tuple[StandingOrders, int] | None = None
+        self._saved: _State | None = None
 
     async def recall(self) -> None:
         """Put in force what an earlier process has left, before the first decision; nothing where
@@ -101,6 +118,8 @@ class KeptOrders:
         except ValidationError:
             self._events.emit(OwnerWarned(at=now, text=_DAMAGED))
             return
+        if kept.mode is not None:
+            self._modes.restore(ModeChoice(**kept.mode.model_dump()))
         standing = StandingOrders(
             paused=kept.paused,
             pinned=kept.pinned,
@@ -193,19 +212,21 @@ class KeptOrders:
             self._saved = state
 
     @property
-    def _state(self) -> tuple[StandingOrders, int]:
+    def _state(self) -> _State:
         """It is another one when there is something new to write."""
-        return self._orders.standing, self._leases.changes.count()
+        return self._orders.standing, self._leases.changes.count(), self._modes.choice
 
     def _document(self) -> JsonDict:
         standing = self._orders.standing
         capacity_mib = self._view.capacity_mib
+        choice = self._modes.choice
         return _Kept(
             paused=standing.paused,
             pinned=standing.pinned,
             ordered=dict(standing.ordered),
             since_wall_s=dict(standing.since_wall_s),
             leases=[*self._kept_leases(self._leases.leases.values())],
+            mode=None if choice is None else _KeptMode(**asdict(choice)),
             capacity_mib=None if capacity_mib == inf else capacity_mib,
             before_mib=self._view.held_before_leases_mib,
         ).model_dump()

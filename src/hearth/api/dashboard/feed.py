@@ -94,9 +94,7 @@ class DashboardFeed:
         jobs = await self._jobs_shown_to(None if identity.admin else identity.caller)
         self._pause_s = max(self._pause_s, self._pause_after(began_at))
         snapshot = (
-            snapshot
-            | {"you": {"caller": identity.caller, "admin": identity.admin}}
-            | ({} if jobs is None else {"jobs": jobs})
+            snapshot | {"you": _rights_of(identity)} | ({} if jobs is None else {"jobs": jobs})
         )
         if identity.admin:
             return snapshot
@@ -153,3 +151,12 @@ class DashboardFeed:
             return shown or jobs_shown(self._gateway, jobs, owner, known, ())
         self._jobs[owner] = revision, jobs_shown(self._gateway, jobs, owner, waiting, failed)
         return self._jobs[owner][1]
+
+
+def _rights_of(identity: Identity) -> JsonDict:
+    """Whose page it is, and which buttons are on it."""
+    return {
+        "caller": identity.caller,
+        "admin": identity.admin,
+        "may_set_mode": identity.may_set_mode,
+    }

@@ -130,6 +130,7 @@ class View:
             "started": self._started,
             "mode": "active" if view.active else "quiet",
             "hours": self._hours(),
+            "modes": beside.get("modes"),
             "draining": view.draining,
             "promotions": view.promotions,
             "policy": view.settings.scheduling.policy.value,
