@@ -15,16 +15,8 @@ PYTHON = "/home/me/my hearth/.venv/bin/python"
     [
         ("venv", True, f"run `'{PYTHON}' -m pip install --no-deps 'matplotlib<4,>=3.11'`"),
         ("uv", False, f"run `uv pip install --python '{PYTHON}' --no-deps 'matplotlib<4,>=3.11'`"),
-        (
-            "pipx",
-            False,
-            "run `pipx inject --pip-args=--no-deps hearth-gateway 'matplotlib<4,>=3.11'`",
-        ),
-        (
-            "pipx",
-            True,
-            "run `pipx inject --pip-args=--no-deps hearth-gateway 'matplotlib<4,>=3.11'`",
-        ),
+        ("pipx", False, "run `pipx runpip hearth-gateway install --no-deps 'matplotlib<4,>=3.11'`"),
+        ("pipx", True, "run `pipx runpip hearth-gateway install --no-deps 'matplotlib<4,>=3.11'`"),
     ],
 )
 def test_the_tool_that_made_the_environment_adds_a_package_to_it(tmp_path, made_by, has_pip, says):
@@ -34,6 +26,12 @@ def test_the_tool_that_made_the_environment_adds_a_package_to_it(tmp_path, made_
         (prefix / "pipx_metadata.json").write_text("{}")
     told = how_to_install(WANTED, "--no-deps", prefix=prefix, python=PYTHON, has_pip=has_pip)
     assert told == says
+
+
+def test_pipx_keeps_what_is_added_with_all_that_it_requires(tmp_path):
+    (tmp_path / "pipx_metadata.json").write_text("{}")
+    told = how_to_install(WANTED, prefix=tmp_path, python=PYTHON, has_pip=False)
+    assert told == f"run `pipx inject {tmp_path.name} 'matplotlib<4,>=3.11'`"
 
 
 def test_one_that_only_root_can_write_to_needs_root(tmp_path):

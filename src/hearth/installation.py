@@ -33,9 +33,11 @@ def how_to_install(
     """What to run so that this installation has these packages; `options` of pip. `prefix`: of its
     environment, which pipx marks as its own, and to which uv adds no pip.
     """
-    if (prefix / "pipx_metadata.json").is_file():
-        given = [f"--pip-args={' '.join(options)}"] if options else []
-        command = ["pipx", "inject", *given, prefix.name, *packages]
+    if (prefix / "pipx_metadata.json").is_file() and options:
+        # `inject` looks up what a package requires, and fails where --no-deps has left that out
+        command = ["pipx", "runpip", prefix.name, "install", *options, *packages]
+    elif (prefix / "pipx_metadata.json").is_file():
+        command = ["pipx", "inject", prefix.name, *packages]
     elif has_pip:
         command = [python, "-m", "pip", "install", *options, *packages]
     else:
