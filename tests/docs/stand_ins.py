@@ -28,10 +28,12 @@ OF_THE_MACHINE = (
     "llama-swap",
     "loginctl",
     "pip",
+    "pipx",
     "podman",
     "sudo",
     "systemctl",
     "systemd-analyze",
+    "uv",
 )
 
 

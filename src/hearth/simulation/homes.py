@@ -231,16 +231,24 @@ class HomeFigures:
     """The longest wait of the assistant, in seconds."""
 
 
-def figures(workload: Workload, base: SchedulerSettings) -> HomeFigures:
-    """Serve a home with its assistant and without it."""
-    others_jobs = tuple(job for job in workload.jobs if job.lane is Lane.EXTERNAL)
-    run = _run(workload, base)
+def in_order_of_arrival(workload: Workload) -> Workload:
+    """The home without lanes and without a home model; `fifo` then serves whoever came first."""
+    jobs = tuple(replace(job, lane=Lane.EXTERNAL) for job in workload.jobs)
+    return replace(workload, jobs=jobs, home="")
+
+
+def figures(
+    workload: Workload, base: SchedulerSettings, policy: PolicyName = PolicyName.ADAPTIVE
+) -> HomeFigures:
+    """Serve a home with its assistant by a policy, and without it by `adaptive`."""
+    others_jobs = tuple(job for job in workload.jobs if job.caller != ASSISTANT)
+    run = _run(workload, base, policy)
     alone = _run(replace(workload, jobs=others_jobs, home=""), base)
     length_s = workload.until_s or HOUR_S
     waits_s = sorted(
         (length_s if record.started is None else record.started) - record.arrived
         for record in run.records
-        if record.job.lane is Lane.INTERNAL
+        if record.job.caller == ASSISTANT
     )
     load_s = workload.swap_s((), ASSISTANT)
     swaps_s = sum(min(swap.end, length_s) - swap.start for swap in run.swaps)
@@ -265,10 +273,12 @@ def mean_figures(found: Iterable[HomeFigures]) -> HomeFigures:
     )
 
 
-def _run(workload: Workload, base: SchedulerSettings) -> SimulationRun:
-    settings = workload.settings(base, PolicyName.ADAPTIVE)
+def _run(
+    workload: Workload, base: SchedulerSettings, policy: PolicyName = PolicyName.ADAPTIVE
+) -> SimulationRun:
+    settings = workload.settings(base, policy)
     return simulate(workload, settings, keep_decisions=False)
 
 
 def _worked_s(run: SimulationRun, now: float) -> float:
-    return sum(record.worked_s(now) for record in run.records if record.job.lane is Lane.EXTERNAL)
+    return sum(record.worked_s(now) for record in run.records if record.job.caller != ASSISTANT)

@@ -25,7 +25,15 @@ from hearth.simulation.agents import AGENTS
 from hearth.simulation.aliasing import THIRD_OF_HOUSE_DAY, BoundOnArrival, with_aliases
 from hearth.simulation.engine import Record, SimulationRun, simulate
 from hearth.simulation.estimating import EstimateError, Estimating
-from hearth.simulation.homes import ASSISTANT, DEAR_LOADS, figures, homes, mean_figures
+from hearth.simulation.homes import (
+    ASSISTANT,
+    DEAR_LOADS,
+    HomeFigures,
+    figures,
+    homes,
+    in_order_of_arrival,
+    mean_figures,
+)
 from hearth.simulation.workloads import (
     LONG,
     NEAR_CAPACITY,
@@ -343,13 +351,26 @@ def _homes(base: SchedulerSettings) -> ScoreRows:
         "streams, loads of 30 to 120 s": homes(loads_s=DEAR_LOADS),
     }
     for what, builders in drawn.items():
-        found = mean_figures(figures(build(), base) for build in builders.values())
-        loads = f"{found.mean_loads:.2f} / {found.p95_loads:.2f} loads, {found.longest_s:.0f} s"
-        shares = f"swaps {100 * found.swap_share:.1f} %, others' work {found.others_share:.3f}"
-        yield (
-            f"{len(builders)} homes, {what}: the assistant's wait, mean / p95, longest",
-            f"{loads}; {shares}",
-        )
+        yield _home_row(what, (figures(build(), base) for build in builders.values()))
+    at_once = replace(base, scheduling=base.scheduling.replace(preemption="at_once"))
+    built = [build() for build in homes().values()]
+    yield _home_row("streams, interrupting at once", (figures(each, at_once) for each in built))
+    without_lanes = map(in_order_of_arrival, built)
+    yield _home_row(
+        "streams, in order of arrival",
+        (figures(each, base, PolicyName.FIFO) for each in without_lanes),
+    )
+
+
+def _home_row(what: str, found: Iterable[HomeFigures]) -> tuple[str, str]:
+    each = tuple(found)
+    mean = mean_figures(each)
+    loads = f"{mean.mean_loads:.2f} / {mean.p95_loads:.2f} loads, {mean.longest_s:.0f} s"
+    shares = f"swaps {100 * mean.swap_share:.1f} %, others' work {mean.others_share:.3f}"
+    return (
+        f"{len(each)} homes, {what}: the assistant's wait, mean / p95, longest",
+        f"{loads}; {shares}",
+    )
 
 
 def _many_models(base: SchedulerSettings) -> ScoreRows:
@@ -467,16 +488,8 @@ def _aliases(base: SchedulerSettings) -> ScoreRows:
         f"{swaps / by_name:.2f}, {swaps / on_arrival:.2f} ({by_name}, {on_arrival}, {swaps})",
     )
     built = [build() for build in homes().values()]
-    found = mean_figures(
-        figures(with_aliases(each, {"any": tuple(each.models)}, (ASSISTANT,)), base)
-        for each in built
-    )
-    waited = f"{found.mean_loads:.2f} / {found.p95_loads:.2f} loads, {found.longest_s:.0f} s"
-    shares = f"swaps {100 * found.swap_share:.1f} %, others' work {found.others_share:.3f}"
-    yield (
-        f"{len(built)} homes, streams, the assistant on an alias: its wait, mean / p95, longest",
-        f"{waited}; {shares}",
-    )
+    on_alias = (with_aliases(each, {"any": tuple(each.models)}, (ASSISTANT,)) for each in built)
+    yield _home_row("streams, the assistant on an alias", (figures(each, base) for each in on_alias))
 
 
 def _estimates(base: SchedulerSettings) -> ScoreRows:
