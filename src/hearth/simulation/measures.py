@@ -489,7 +489,9 @@ def _aliases(base: SchedulerSettings) -> ScoreRows:
     )
     built = [build() for build in homes().values()]
     on_alias = (with_aliases(each, {"any": tuple(each.models)}, (ASSISTANT,)) for each in built)
-    yield _home_row("streams, the assistant on an alias", (figures(each, base) for each in on_alias))
+    yield _home_row(
+        "streams, the assistant on an alias", (figures(each, base) for each in on_alias)
+    )
 
 
 def _estimates(base: SchedulerSettings) -> ScoreRows:
