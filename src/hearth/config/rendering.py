@@ -21,7 +21,7 @@ from hearth.config.active_hours import hours_value
 from hearth.config.choices import Window
 from hearth.config.document import KeyPath, dotted
 from hearth.config.fields import Reload, Section, within
-from hearth.config.settings import Settings
+from hearth.config.settings import ModeSettings, Settings
 from hearth.types import JsonMapping, Priority, frozen
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
@@ -223,6 +223,9 @@ class _AsInTheFile(GenerateJsonSchema):
 
 
 def schema() -> dict[str, Any]:
+    # what is in several sections is described in another way where one of them was used before
+    for section in (ModeSettings, Settings):
+        section.model_rebuild(force=True)
     found = Settings.model_json_schema(schema_generator=_AsInTheFile)
     return {"$schema": _DIALECT, "title": "Hearth, llm_gateway.yaml", **_without_titles(found)}
 
