@@ -3,7 +3,8 @@
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { clock, count, duration, rate, short, startsIn, startsWithin, tokensPerSecond, usd, waitsFor } from "./format.js";
 import { Dialog } from "./help.js";
-import { phaseOf, phasesOf } from "./panels.js";
+import { phasesOf } from "./panels.js";
+import { phaseOf } from "./running.js";
 
 const HOW = { continued: "continued where it stopped", replayed: "replayed from the start and compared" };
 

@@ -3,11 +3,15 @@
 import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
 import { Detail } from "../detail.js";
 import { FirstRun, firstRun } from "../first_run.js";
+import { Gateway } from "../gateway.js";
 import { Jobs } from "../jobs.js";
 import { Memory } from "../memory.js";
 import { Alerts } from "../notices.js";
-import { Gateway, Limits, Recent, Running, Tiles, Waiting } from "../panels.js";
+import { Limits, Recent } from "../panels.js";
+import { Running } from "../running.js";
+import { Tiles } from "../tiles.js";
 import { Timeline } from "../timeline.js";
+import { Waiting } from "../waiting.js";
 
 export class Now extends Component {
   state = { grouped: null, item: null, all: false, refused: false };
@@ -47,9 +51,13 @@ export class Now extends Component {
     return html`<${Running} ...${shared} />
       <${Waiting} ...${shared} grouped=${grouped} group=${group} />
       <${Timeline} ...${shared} version=${version} />
-      ${shared.state.jobs ? html`<${Jobs} ...${shared} />` : null}
+      ${anyJobs(shared.state) ? html`<${Jobs} ...${shared} />` : null}
       <${Recent} ...${shared} all=${all} refused=${refused}
         toggle=${() => this.setState({ all: !all })}
         choose=${(chosen) => this.setState({ refused: chosen })} />`;
   }
+}
+
+function anyJobs({ jobs }) {
+  return jobs && Object.values(jobs.counts).some(Boolean);
 }

@@ -1,0 +1,77 @@
+// The state of the gateway in lines, and the admin commands.
+
+import { html } from "./vendor/htm-preact-3.1.1.module.js";
+import { count, day, whole } from "./format.js";
+import { Panel } from "./parts.js";
+
+export function Gateway({ state, now, orders, ask }) {
+  const { alerts, announced } = state.house;
+  const due = Object.entries(announced).sort((a, b) => a[1] - b[1]);
+  return html`<${Panel} title="Gateway" id="gateway-title">
+    <ul class="facts">
+      <${Configuration} config=${state.house.config} now=${now} />
+      <${Store} storage=${state.house.storage} />
+      ${(alerts?.targets ?? []).map((each) => html`<${Target} key=${each.name} target=${each} />`)}
+      ${due.map(([task, at]) => html`<${Fact} key=${task}><b>${task}</b> is due at${" "}
+        ${day(at, now)}, in ${whole(at - now)}<//>`)}
+      <${Hours} house=${state.house} now=${now} />
+    </ul>
+    ${state.you.admin && ask ? html`<${Buttons} state=${state} orders=${orders} ask=${ask} />` : null}
+  <//>`;
+}
+
+function Fact({ tone, title, children }) {
+  return html`<li><span class=${`dot ${tone ?? ""}`}></span>
+    <span title=${title}>${children}</span></li>`;
+}
+
+function Configuration({ config, now }) {
+  const { problems, restart_pending: pending } = config;
+  const tone = problems.length ? "bad" : pending.length ? "warn" : "ok";
+  return html`${problems.map((problem) => html`<${Fact} key=${problem} tone="bad">
+      <code>${problem}</code><//>`)}
+    <${Fact} tone=${tone}>Configuration ${config.generation}, ${config.source === "defaults"
+      ? "built-in defaults"
+      : html`<code>${config.source}</code>`}, since ${day(config.loaded_wall, now)}
+      ${pending.length ? html`; <b>restart needed for ${pending.join(", ")}</b>` : null}<//>`;
+}
+
+function Store({ storage }) {
+  if (!storage) return null;
+  const { state, waiting_rows: rows } = storage;
+  if (state === "ok") return html`<${Fact} tone="ok">The request log is being written.<//>`;
+  return html`<${Fact} tone="bad">The request log is not written (${state}); ${count(rows)} rows are
+    waiting.<//>`;
+}
+
+function Target({ target: { name, host, state, sent, failed, problem } }) {
+  const tone = problem ? "bad" : failed ? "warn" : "ok";
+  return html`<${Fact} tone=${tone}>Alerts to ${name} <span class="muted">${host}</span>: ${state},
+    ${" "}${count(sent)} sent${failed ? `, ${count(failed)} failed` : ""}
+    ${problem ? html`<br /><b>${problem}</b>` : null}<//>`;
+}
+
+function Hours({ house: { mode, hours, policy, promotions }, now }) {
+  const until = hours.changes == null ? "" : ` until ${day(hours.changes, now)}`;
+  const what = mode === "active"
+    ? `Active hours${until}: internal requests interrupt others`
+    : `Quiet hours${until}: nothing is interrupted`;
+  const promoted = promotions ? ` · ${count(promotions)} promoted by age` : "";
+  return html`<${Fact} title=${`scheduling.active_hours: ${hours.windows.join(", ") || "none"}`}>
+    ${what} · policy ${policy}${promoted}<//>`;
+}
+
+function Buttons({ state, orders, ask }) {
+  const { orders: given, house } = state;
+  return html`<div class="buttons left">
+    <button onClick=${() => ask(orders.reload())}>Reload configuration</button>
+    <button onClick=${() => ask(orders.preempt())}>Interrupt others</button>
+    ${given?.paused?.length
+      ? null
+      : html`<button onClick=${() => ask(orders.pause())}>Pause others</button>`}
+    ${given?.draining ? null : html`<button onClick=${() => ask(orders.drain())}>Drain</button>`}
+    ${house.alerts?.targets?.length
+      ? html`<button onClick=${() => ask(orders.testAlerts())}>Test alerts</button>`
+      : null}
+  </div>`;
+}
