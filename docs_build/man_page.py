@@ -95,6 +95,7 @@ def _command(context: click.Context) -> Iterator[str]:
         yield from _paragraphs(_TAKES_THEM)
     own = [each for each in context.command.params if each.name not in _COMMON]
     yield from _options(context, own)
+    yield from _paragraphs(context.command.epilog or "")
 
 
 def _common(context: click.Context) -> list[click.Parameter]:
@@ -120,7 +121,7 @@ def _tagged(texts: Mapping[str, str]) -> Iterator[str]:
 
 def _paragraphs(text: str) -> Iterator[str]:
     """As click reads a help text: a paragraph that begins with a backspace keeps its lines."""
-    for paragraph in inspect.cleandoc(text).split("\n\n"):
+    for paragraph in filter(None, inspect.cleandoc(text).split("\n\n")):
         yield ".PP"
         if paragraph.startswith("\b"):
             kept = paragraph.removeprefix("\b").strip("\n").splitlines()

@@ -37,6 +37,16 @@ def test_jobs_are_listed_by_their_state(hearth, url, job_id):
     assert hearth("jobs", "list", "--unended", "--url", url).stdout == "no jobs match\n"
 
 
+def test_an_unknown_job_keeps_none_of_the_others_from_being_cancelled(hearth, busy):
+    busy.put("/llm/jobs/none", {"error": "there is no such job"}, 404)
+    busy.put("/llm/jobs/there", {"state": "cancelled", "cancelled": True})
+    result = hearth("jobs", "cancel", "none", "there", "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (
+        1,
+        "none: there is no such job\nthere: cancelled\n",
+    )
+
+
 def test_a_completed_job_is_not_cancelled_but_forgotten(hearth, url, job_id):
     assert hearth("jobs", "cancel", job_id, "--url", url).exit_code == 1
     forgotten = hearth("jobs", "cancel", job_id, "--forget", "--url", url)

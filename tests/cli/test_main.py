@@ -74,6 +74,18 @@ def test_every_command_is_one_whole_line_of_a_list_80_columns_wide(hearth, path,
 
 
 @pytest.mark.parametrize(
+    ("path", "group"), [pytest.param(*each, id=each[0]) for each in groups(main)]
+)
+def test_help_fits_80_columns_and_names_what_an_option_takes(hearth, path, group):
+    for name, command in group.commands.items():
+        shown = hearth(*path.split()[1:], name, "--help", COLUMNS="80").stdout
+        assert max(map(len, shown.splitlines())) <= 80, (path, name)
+        for option in loaded(command).params:
+            taken = option.make_metavar(click.Context(command))
+            assert "RANGE" not in taken, (path, name, option.opts)
+
+
+@pytest.mark.parametrize(
     ("words", "offered"),
     [
         ("s", ["serve", "status", "submit", "simulate"]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import signal
 import socket
 import struct
@@ -61,6 +62,13 @@ def answers(stub: StubGateway, *lines: object, status: int = 200) -> None:
         (("be", "", "cause", LAST), 200, 0, "because\n", ""),
         (("yes\n", LAST), 200, 0, "yes\n", ""),
         (({"error": "limit of 10 a minute"},), 429, 1, "", "Error: limit of 10 a minute\n"),
+        (
+            ({"error": "model 'm' not found"},),
+            404,
+            1,
+            "",
+            "Error: model 'm' not found; `hearth models` lists those that are there\n",
+        ),
         (({"error": "refused\x07"},), 503, 1, "", "Error: refused\ufffd\n"),
         (
             ("half", {"error": "broke off\x07"}),
@@ -179,12 +187,28 @@ def test_options_reach_the_model_and_the_queue_and_json_is_one_object(hearth, bu
         ({"loaded_model": None, "home_model": ""}, None),
     ],
 )
-def test_without_a_model_it_is_the_loaded_one_else_home_else_advice(hearth, busy, gpu, model):
+@pytest.mark.parametrize("command", ["submit", "chat"])
+def test_without_a_model_it_is_the_loaded_one_else_home_else_advice(
+    hearth, busy, gpu, model, command
+):
     answers(busy, LAST)
     busy.put("/llm/queue/status", {"gpu": gpu})
-    result = hearth("submit", "--url", busy.url, input="why?")
-    assert (result.exit_code, "--model" in result.stderr) == ((0, False) if model else (2, True))
+    result = hearth(command, "--url", busy.url, input="why?")
+    named = "name one (`hearth models` lists them)" in result.stderr
+    assert (result.exit_code, named) == ((0, False) if model else (2, True))
     assert model is None or busy.bodies[-1]["model"] == model
+
+
+def test_a_chat_on_a_terminal_does_not_begin_without_a_gateway():
+    ours, its = pty.openpty()
+    command = "from hearth.cli import main; main(['chat', 'm', '--url', 'localhost:9'])"
+    done = subprocess.run(
+        [sys.executable, "-c", command], stdin=its, capture_output=True, text=True, check=False
+    )
+    os.close(ours)
+    os.close(its)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no gateway at http://localhost:9: " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,7 @@ class NotNow(CommandFailed):
     """The gateway refuses, and may not a little later: it stops, drains, or a disk is full."""
 
 
+_NO_MODEL = re.compile(r"model '.*' not found")
 _ANSWER_CAP_BYTES = 64 * 1024 * 1024
 _FETCH_TIMEOUT_S = 5.0
 _COMPLETION_TIMEOUT_S = 1.0
@@ -302,6 +304,8 @@ class GatewayClient:
             raise self._unreachable(f"it answered {response.status}, so it is not Hearth")
         if response.status == 503:
             raise NotNow(refusal)
+        if response.status == 404 and _NO_MODEL.fullmatch(refusal):
+            raise CommandFailed(f"{refusal}; `hearth models` lists those that are there")
         raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
 
     def _no_key_text(self) -> str:
@@ -370,6 +374,7 @@ def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option(
         "--url",
+        metavar="URL",
         callback=_checked_url,
         default=_DEFAULT_URL,
         envvar="HEARTH_URL",
@@ -378,6 +383,7 @@ def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--key",
+        metavar="KEY",
         envvar="HEARTH_KEY",
         show_envvar=True,
         help="API key; better in the environment, where `ps` does not show it.",

@@ -59,17 +59,20 @@ _LLAMA_CPP = "llama.cpp"
 @click.command
 @click.option(
     "--seconds",
+    metavar="SECONDS",
     type=POSITIVE,
     help="End after this many seconds; without it, at Ctrl-C.",
 )
 @click.option(
     "--speed",
+    metavar="TIMES",
     type=POSITIVE,
     default=_USUAL_SPEED,
     help="Times faster than real, of the emulator.",
 )
 @click.option(
     "--port",
+    metavar="PORT",
     type=PORT,
     help="Port of the gateway. [default: 8411, or a free one]",
 )

@@ -69,7 +69,13 @@ _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 @click.command
 @click.argument("file", type=PATH, required=False)
-@click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key of a running gateway.")
+@click.option(
+    "--key",
+    metavar="KEY",
+    envvar="HEARTH_KEY",
+    show_envvar=True,
+    help="API key of a running gateway.",
+)
 @json_option("Print the findings as a JSON list.")
 @click.pass_context
 def doctor(context: click.Context, file: Path | None, key: str | None, *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import signal
 import sys
+import textwrap
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -28,7 +29,10 @@ _QUIRKS_HELP = "\n".join(
     (
         "\b",
         "Quirks, the known bugs of a real Ollama (values: docs/emulator.md):",
-        *(f"  {name:<19} {kind.meaning}" for name, kind in KINDS.items()),
+        *(
+            textwrap.fill(f"  {name:<19} {kind.meaning}", 72, subsequent_indent=" " * 22)
+            for name, kind in KINDS.items()
+        ),
     )
 )
 
@@ -61,9 +65,10 @@ def _quirks(
 
 
 @click.command(epilog=_QUIRKS_HELP)
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--host", metavar="HOST", default="127.0.0.1", help="Address to listen on.")
 @click.option(
     "--port",
+    metavar="PORT",
     type=PORT,
     default=11434,
     help="Port; 0 takes a free one.",
@@ -76,19 +81,22 @@ def _quirks(
 )
 @click.option(
     "--speed",
+    metavar="TIMES",
     type=POSITIVE,
     default=1.0,
     help="Times faster than real.",
 )
-@click.option("--seed", type=int, help="Make ids and texts repeatable.")
+@click.option("--seed", metavar="NUMBER", type=int, help="Make ids and texts repeatable.")
 @click.option(
     "--parallel",
+    metavar="COUNT",
     type=click.IntRange(1),
     default=1,
     help="Requests a model serves at once.",
 )
 @click.option(
     "--max-queue",
+    metavar="COUNT",
     type=click.IntRange(0),
     default=512,
     help="Requests that may wait for a load; one more gets 503.",
@@ -96,6 +104,7 @@ def _quirks(
 @click.option(
     "--vram-gb",
     "vram_gib",
+    metavar="GIB",
     type=click.FloatRange(0),
     default=24.0,
     help="GPU memory in GiB; 0 is no GPU.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -56,10 +56,11 @@ def jobs() -> None:
 @click.option("--unended", is_flag=True, help="Only jobs that wait or run.")
 @click.option(
     "--caller",
+    metavar="NAME",
     shell_complete=complete_callers,
     help="Only jobs of this caller; other callers require an admin key.",
 )
-@click.option("--task-type", help="Only jobs of this type.")
+@click.option("--task-type", metavar="TYPE", help="Only jobs of this type.")
 @LIMIT
 @AS_ANSWERED
 def list_jobs(
@@ -128,24 +129,40 @@ def cancel(
     forget: bool,
     as_json: bool,
 ) -> None:
-    """Cancel jobs; ends with 1 if one had ended before."""
+    """Cancel jobs; ends with 1 if one was not cancelled."""
     query = {"forget": "true"} if forget else {}
     done = True
     for job_id in job_ids:
-        answer = client.ask("DELETE", _path(job_id, **query))
+        answer = _cancelled(client, job_id, query)
         gone = forget and flag(answer, "forgotten")
         done &= gone or flag(answer, "cancelled")
-        words = f"{job_id}: {text(answer, 'state')}{', forgotten' if gone else ''}"
+        what = text(answer, "error") or text(answer, "state")
+        words = f"{job_id}: {what}{', forgotten' if gone else ''}"
         click.echo(json.dumps(answer) if as_json else words)
     if not done:
         context.exit(ExitCode.FAILED)
+
+
+def _cancelled(client: GatewayClient, job_id: str, query: Mapping[str, str]) -> JsonDict:
+    """What the gateway answers; with `error` where it refuses.
+
+    The others are tried all the same.
+    """
+    try:
+        return client.ask("DELETE", _path(job_id, **query))
+    except CommandFailed as refused:
+        return {"id": job_id, "cancelled": False, "error": refused.message}
 
 
 @jobs.command
 @gateway_options
 @_IDS
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0), help="Give up after this many seconds."
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="Give up after this many seconds.",
 )
 @json_option("Print the jobs with their results, a line each.")
 @click.pass_context
@@ -202,11 +219,14 @@ def ended(
 @click.option(
     "--model",
     "-m",
+    metavar="MODEL",
     shell_complete=complete_models,
     help="FILE is a prompt for this model, not JSON.",
 )
 @click.option(
-    "--task-type", help="Jobs of one type start in the order in which they were accepted."
+    "--task-type",
+    metavar="TYPE",
+    help="Jobs of one type start in the order in which they were accepted.",
 )
 @click.option(
     "--priority",

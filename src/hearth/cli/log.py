@@ -28,12 +28,20 @@ _ENDED = "90s, 15m, 1h or 2d ago, or ISO 8601 with an offset."
 
 @click.command
 @gateway_options
-@click.option("--caller", shell_complete=complete_callers, help="Only requests of this caller.")
-@click.option("--user", help="Only requests of this one of its caller's users.")
 @click.option(
-    "--model", shell_complete=complete_models, help="Only requests that asked for this model."
+    "--caller",
+    metavar="NAME",
+    shell_complete=complete_callers,
+    help="Only requests of this caller.",
 )
-@click.option("--engine", help="Only requests that this engine worked on.")
+@click.option("--user", metavar="NAME", help="Only requests of this one of its caller's users.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    shell_complete=complete_models,
+    help="Only requests that asked for this model.",
+)
+@click.option("--engine", metavar="NAME", help="Only requests that this engine worked on.")
 @click.option(
     "--outcome",
     type=click.Choice([outcome.value for outcome in Outcome]),
@@ -42,8 +50,8 @@ _ENDED = "90s, 15m, 1h or 2d ago, or ISO 8601 with an offset."
 @click.option(
     "--lane", type=click.Choice([lane.value for lane in Lane]), help="Only requests of this lane."
 )
-@click.option("--task-type", help="Only requests of this task type.")
-@click.option("--id", "request_id", help="Only the request with this id.")
+@click.option("--task-type", metavar="TYPE", help="Only requests of this task type.")
+@click.option("--id", "request_id", metavar="ID", help="Only the request with this id.")
 @click.option("--since", metavar="WHEN", help=f"Only requests that ended since then: {_ENDED}")
 @click.option("--until", metavar="WHEN", help="Only requests that ended until then, as --since.")
 @click.option(

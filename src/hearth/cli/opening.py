@@ -18,7 +18,7 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 
 @click.command("open")
-@click.argument("page", type=click.Choice(PAGES), default=PAGES[0])
+@click.argument("page", metavar="[PAGE]", type=click.Choice(PAGES), default=PAGES[0])
 @click.option(
     "--sign-in",
     "signs_in",
@@ -30,7 +30,7 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 def open_dashboard(client: GatewayClient, page: str, *, signs_in: bool, prints: bool) -> None:
     """Open the dashboard in a browser.
 
-    PAGE is one of its pages.
+    PAGE is one of its pages: now, requests, history, models, keys, playground, settings, wall.
     """
     if signs_in and client.key is None:
         raise click.UsageError("--sign-in needs a key: put it into HEARTH_KEY, or use --key")

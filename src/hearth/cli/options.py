@@ -22,5 +22,9 @@ CONFIG = click.option(
     help="Configuration file; default: the one that `serve` would use.",
 )
 LIMIT = click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, help="At most this many, the latest."
+    "--limit",
+    metavar="COUNT",
+    type=click.IntRange(1, 1000),
+    default=50,
+    help="At most this many, the latest.",
 )

@@ -59,13 +59,21 @@ _HELP = (
 @click.option(
     "--model",
     "-m",
+    metavar="MODEL",
     shell_complete=complete_models,
     help="Default: the loaded model, else the home model.",
 )
-@click.option("--system", "-s", help="A system prompt.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer, in tokens.")
+@click.option("--system", "-s", metavar="TEXT", help="A system prompt.")
+@click.option(
+    "--max-tokens",
+    metavar="COUNT",
+    type=click.IntRange(min=1),
+    help="The longest answer, in tokens.",
+)
 @click.option("--json-mode", is_flag=True, help="Have the model answer in JSON.")
-@click.option("--task-type", help="Task type. With an internal key, it sets the priority.")
+@click.option(
+    "--task-type", metavar="TYPE", help="Task type. With an internal key, it sets the priority."
+)
 @click.option(
     "--priority",
     type=PRIORITY,
@@ -139,8 +147,7 @@ def _model_at_hand(client: GatewayClient) -> str:
         if model and "embed" not in model:  # as the dashboard knows models that write nothing
             return model
     raise click.UsageError(
-        "no model is loaded and there is no home model: name one with --model (`hearth models`"
-        " lists them)"
+        "no model is loaded and there is no home model: name one (`hearth models` lists them)"
     )
 
 
@@ -155,15 +162,19 @@ def _number(header: str | None) -> float | None:
 
 @click.command
 @gateway_options
-@click.argument("model", shell_complete=complete_models)
-@click.option("--system", "-s", help="A system prompt.")
-def chat(client: GatewayClient, model: str, system: str | None) -> None:
+@click.argument("model", required=False, shell_complete=complete_models)
+@click.option("--system", "-s", metavar="TEXT", help="A system prompt.")
+def chat(client: GatewayClient, model: str | None, system: str | None) -> None:
     """Chat with MODEL.
 
-    Messages are read from the terminal, or a line each from stdin. While a request waits, its place
-    in the queue and the model that is loading are shown.
+    Without MODEL, with the loaded model, else the home model. Messages are read from the terminal,
+    or a line each from stdin. While a request waits, its place in the queue and the model that is
+    loading are shown.
     """
     interactive = sys.stdin.isatty()
+    if interactive:
+        client.check_alive()
+    model = model or _model_at_hand(client)
     if interactive:
         with suppress(ImportError):
             # it changes `input`, and only a terminal needs it

@@ -40,10 +40,13 @@ from hearth.ports import EventSink
     help="Configuration file; `hearth --help` lists the default places.",
 )
 @click.option(
-    "--host", help="Address to listen on, instead of server.host; anything but loopback needs keys."
+    "--host",
+    metavar="HOST",
+    help="Address to listen on, instead of server.host; anything but loopback needs keys.",
 )
 @click.option(
     "--port",
+    metavar="PORT",
     type=PORT,
     help="Port to listen on, instead of server.port; 0 takes a free one.",
 )

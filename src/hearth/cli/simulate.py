@@ -126,6 +126,7 @@ def _aliases_of(
 @click.option("--from-log", "from_log", is_flag=True, help="The log of a running gateway.")
 @click.option(
     "--since",
+    metavar="WHEN",
     default="7d",
     help="With --from-log: what ended since then, as for `hearth log`.",
 )

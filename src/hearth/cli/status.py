@@ -103,6 +103,7 @@ def model_log(client: GatewayClient, name: str, *, as_json: bool, follow: bool) 
 @click.option(
     "--every",
     "every_s",
+    metavar="SECONDS",
     type=click.FloatRange(min=0.2),
     default=1.0,
     help="Seconds between two updates.",
