@@ -10,7 +10,7 @@ const YIELD_S = [[1800, "30 minutes"], [3600, "1 hour"], [7200, "2 hours"], [14_
 export class Orders {
   constructor(feed, say) {
     this._feed = feed;
-    this._say = say;
+    this.say = say;
   }
 
   async send(method, path, body) {
@@ -21,7 +21,10 @@ export class Orders {
     } catch {
       return { error: "Hearth does not answer" };
     }
-    if (!response.ok) return { error: await errorText(response) };
+    if (!response.ok) {
+      const refusal = await response.clone().json().catch(() => ({}));
+      return { error: await errorText(response), refusal };
+    }
     try {
       return { answer: await response.json() };
     } catch {
@@ -31,7 +34,7 @@ export class Orders {
 
   async run(path, body, done, method = "POST") {
     const { answer, error } = await this.send(method, path, body);
-    this._say(error ? { bad: true, text: error } : { text: done(answer) });
+    this.say(error ? { bad: true, text: error } : { text: done(answer) });
   }
 
   cancel(item) {
@@ -184,7 +187,7 @@ export class Orders {
       text: "It is requested like any request: it waits its turn, and another model may be unloaded for it.",
       label: "Load",
       run: () => {
-        this._say({ text: `${short(name)} was requested.` });
+        this.say({ text: `${short(name)} was requested.` });
         return this.run(path, body, () => `${short(name)} is loaded.`);
       },
     };

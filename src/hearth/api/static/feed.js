@@ -44,6 +44,13 @@ export class Feed {
     this.connect();
   }
 
+  // The key that is in use has another secret. What the page shows stays.
+  replaceKey(key) {
+    this.key = key;
+    writeKey(key, isRemembered());
+    if (this.link.status === "locked") this.connect();
+  }
+
   async connect() {
     clearTimeout(this._timer);
     this._abort?.abort();
@@ -156,6 +163,14 @@ function readKey() {
     return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
   } catch {
     return "";
+  }
+}
+
+function isRemembered() {
+  try {
+    return localStorage.getItem(KEY) !== null;
+  } catch {
+    return false;
   }
 }
 

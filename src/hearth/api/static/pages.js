@@ -1,6 +1,7 @@
 // Every page of the dashboard, in the order of the navigation. `key` opens it from the keyboard.
 
 import { History } from "./pages/history.js";
+import { Keys } from "./pages/keys.js";
 import { Now } from "./pages/now.js";
 import { Playground } from "./pages/playground.js";
 import { Wall } from "./pages/wall.js";
@@ -8,6 +9,7 @@ import { Wall } from "./pages/wall.js";
 export const PAGES = [
   { name: "now", title: "Now", icon: "pulse", page: Now, key: "n" },
   { name: "history", title: "History", icon: "chart-line", page: History, key: "h" },
+  { name: "keys", title: "Keys", icon: "key-variant", page: Keys, key: "k" },
   { name: "playground", title: "Playground", icon: "chat-outline", page: Playground, key: "p" },
   { name: "wall", title: "Wall", icon: "monitor", page: Wall, wall: true },
 ];

@@ -70,8 +70,10 @@ export class Copied extends Component {
     this.setState({ done: true });
   };
 
-  render({ text, label }) {
-    return html`<span class="copied"><code ref=${(node) => (this.node = node)}>${text}</code>
+  // `block`: several lines.
+  render({ text, label, block }) {
+    return html`<span class=${`copied ${block ? "block" : ""}`}>
+      <code ref=${(node) => (this.node = node)}>${text}</code>
       <button class="icon" title="Copy" aria-label=${`Copy ${label ?? text}`} onClick=${this.copy}>
         <${Icon} name=${this.state.done ? "check" : "content-copy"} /></button></span>`;
   }
