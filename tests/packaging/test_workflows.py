@@ -100,3 +100,13 @@ def test_the_bug_form_asks_for_what_doctor_says():
     (doctor,) = [each for each in asked["body"] if each.get("id") == "doctor"]
     assert "`hearth doctor`" in doctor["attributes"]["label"]
     assert doctor["validations"]["required"] is True
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/releases.md", "docs/upgrading.md"])
+def test_what_contributors_are_told_to_run_exists(page: str):
+    text = (ROOT / page).read_text("utf-8")
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`| )make ([a-z]+)(?=[ `]|$)", text, re.MULTILINE)) <= targets
+    assert [
+        each for each in re.findall(r"\btests/[\w/.]+\w", text) if not (ROOT / each).exists()
+    ] == []
