@@ -92,6 +92,18 @@ def test_what_the_shell_lacks_to_read_the_file_is_said(tmp_path, shell, zshrc, h
     assert said.endswith(says.format(**names)) if says else said == ""
 
 
+@pytest.mark.parametrize(
+    ("shell", "has", "has_not"),
+    [
+        ("zsh", "if [[ $funcstack[1] == _hearth ]]; then", "loadautofunc"),
+        ("fish", 'string split --max 1 "," $completion', 'string split ","'),
+    ],
+)
+def test_what_is_mended_in_the_scripts_of_click_is_mended(hearth, shell, has, has_not):
+    shown = hearth("--show-completion", shell).stdout
+    assert (has in shown, has_not in shown) == (True, False)
+
+
 Type = Callable[[bytes, bytes], None]
 
 

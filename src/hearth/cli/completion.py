@@ -58,6 +58,24 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
+class _Zsh(ZshComplete):
+    """As click's, but every second Tab of a session would do nothing: it asks whether the file is
+    being loaded, which is so for the first call only, and then registers instead of completing.
+    """
+
+    source_template = ZshComplete.source_template.replace(
+        "$zsh_eval_context[-1] == loadautofunc", "$funcstack[1] == _%(prog_name)s"
+    )
+
+
+class _Fish(FishComplete):
+    """As click's, but a description goes on behind its first comma."""
+
+    source_template = FishComplete.source_template.replace(
+        'string split ","', 'string split --max 1 ","'
+    )
+
+
 class _Place(NamedTuple):
     """Where a shell reads completions: a folder of the user's, from the variable that names one or
     from the home directory, and the file in it.
@@ -79,8 +97,8 @@ _SHELLS: Mapping[str, tuple[type[ShellComplete], _Place]] = {
         _Bash,
         _Place("XDG_DATA_HOME", ".local/share", "bash-completion/completions/hearth"),
     ),
-    "zsh": (ZshComplete, _Place("XDG_DATA_HOME", ".local/share", "zsh/site-functions/_hearth")),
-    "fish": (FishComplete, _Place("XDG_CONFIG_HOME", ".config", "fish/completions/hearth.fish")),
+    "zsh": (_Zsh, _Place("XDG_DATA_HOME", ".local/share", "zsh/site-functions/_hearth")),
+    "fish": (_Fish, _Place("XDG_CONFIG_HOME", ".config", "fish/completions/hearth.fish")),
 }
 
 
