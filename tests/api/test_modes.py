@@ -53,7 +53,8 @@ async def test_a_key_with_the_right_switches(house, key: str, method: str):
     status = (await house.ask("GET", "/llm/queue/status", key=PLAIN)).json
     assert status["modes"]["mode"] == "gaming"
     page = (await house.ask("GET", "/llm/admin/config", key=BOSS)).json
-    assert (page["mode"], page["from_mode"]) == ("gaming", ["queue.paused_callers"])
+    origin = {"path": ["queue", "paused_callers"], "from": "mode", "line": None}
+    assert (page["mode"], page["origins"]) == ("gaming", [origin])
     assert page["settings"]["queue"]["paused_callers"] == ["plain"]
     for off in (None, "off"):
         assert (await switch(house, {"mode": off}, key, method)).json["mode"] is None

@@ -339,3 +339,27 @@ def test_what_is_no_copy_of_ours_is_refused_and_the_store_stays(hearth, tmp_path
         assert (off.exit_code, "storage.enabled is off" in off.stderr) == (1, True)
     store.unlink()
     assert (hearth("backup", "new.db").exit_code, (tmp_path / "new.db").exists()) == (2, False)
+
+
+MODES = GOOD + "modes: {night: {queue: {max_external_depth: 9}}}\n"
+
+
+def test_a_mode_in_force_is_no_difference(hearth, file, stub):
+    file.write_text(MODES)
+    running = in_force(file, stub)
+    running.switch("night")
+    stub.put(PAGE, running.shown())
+    same = hearth("config", "diff", "--url", stub.url, str(file))
+    assert (same.exit_code, "no difference" in same.stdout) == (0, True)
+    file.write_text(MODES.replace("9", "8"))
+    changed = hearth("config", "diff", "--url", stub.url, str(file))
+    assert "queue.max_external_depth: 9 -> 8  [hot]" in changed.stdout
+
+
+def test_what_has_no_effect_in_a_mode_is_said_once(hearth, file):
+    limits = "rate_limits: {callers: {ghost: {requests_per_minute: 1}}}"
+    file.write_text(f"{limits}\nmodes: {{night: {{gpu: {{yield: {{comfyui_gb: 3}}}}}}}}\n")
+    said = hearth("config", "check", str(file))
+    assert "modes: 1" in said.stdout
+    assert said.stderr.count("no key in auth.keys has this name") == 1
+    assert "warning: modes.night: gpu.yield.comfyui_gb: has no effect" in said.stderr

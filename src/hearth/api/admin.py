@@ -6,6 +6,7 @@ files of others but never read them.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import Query
@@ -14,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from hearth.api.files import batches_of, file_view
 from hearth.dialects.request import is_model_name
-from hearth.errors import BadRequest, NotFound, OrderRefused
+from hearth.errors import BadRequest, ConfigError, NotFound, OrderRefused
 from hearth.gateway import Gateway
 from hearth.types import MIB, JsonDict
 
@@ -91,6 +92,18 @@ class AdminPages:
     async def configuration(self) -> JsonDict:
         """Every setting in force, secrets shortened, and how it came to be."""
         return self._gateway.config_in_force()
+
+    async def pending(self) -> JsonDict:
+        """What the saved file would change, each setting with what is in force and whether a reload
+        applies it (`hot`) or a restart; `problems` where it is not usable. Raises ShuttingDown.
+        """
+        gateway = self._gateway
+        found = await gateway.reloader.pending()
+        page: JsonDict = {"source": str(gateway.config.source or "defaults")}
+        if isinstance(found, ConfigError):
+            return page | {"problems": list(found.problems), "changes": []}
+        changes = [asdict(each) for each in gateway.in_force.difference(found)]
+        return page | {"problems": [], "changes": changes}
 
     async def reload(self) -> JSONResponse:
         """Read the configuration's file again, changed or not: 422 with every problem where it is

@@ -288,6 +288,7 @@ def _work_pages(admin: AdminPages, jobs: JobPages) -> Pages:
         "/llm/admin/announce": {"POST": admin.announce},
         "/llm/admin/alert/test": {"POST": admin.test_alerts},
         "/llm/admin/config": {"GET": admin.configuration},
+        "/llm/admin/config/pending": {"GET": admin.pending},
         "/llm/admin/reload": {"POST": admin.reload},
         JOBS_PATH: {"POST": jobs.accept, "GET": jobs.listed},
         f"{JOBS_PATH}/{{job_id}}": {"GET": jobs.job, "DELETE": jobs.cancel},

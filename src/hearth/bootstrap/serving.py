@@ -19,6 +19,7 @@ from hearth.bootstrap.process import Signals, raise_descriptor_limit
 from hearth.bootstrap.service_manager import ServiceManager
 from hearth.clock import SystemClock
 from hearth.config.loading import exposure_problem
+from hearth.config.origins import SettingPath
 from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
@@ -58,6 +59,9 @@ async def running_gateway(
     if problem := exposure_problem(host, has_keys=bool(config.settings.auth.keys)):
         raise ConfigError([problem])
     gateway = await build_gateway(config, **options)
+    gateway.in_force.command_line = _said_by_command(
+        config, host, port, options.get("backend_mode"), options.get("backend_url")
+    )
     server = _server_for(gateway, host)
     try:
         beside(gateway)
@@ -77,6 +81,23 @@ async def running_gateway(
     finally:
         await gateway.stop(hurry=hurry)
         await server.stop(LAST_BYTES_GRACE_S)
+
+
+def _said_by_command(
+    config: GatewayConfig,
+    host: str,
+    port: int | None,
+    backend_mode: BackendMode | None,
+    backend_url: str | None,
+) -> dict[SettingPath, str | int]:
+    """What options of the command say instead of the configuration."""
+    said: dict[SettingPath, str | int | None] = {
+        ("server", "host"): None if host == config.settings.server.host else host,
+        ("server", "port"): port,
+        ("backend", "mode"): None if backend_mode is None else backend_mode.value,
+        ("ollama", "url"): backend_url,
+    }
+    return {path: each for path, each in said.items() if each is not None}
 
 
 def _server_for(gateway: Gateway, host: str) -> HearthServer:

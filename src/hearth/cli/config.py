@@ -17,7 +17,15 @@ from typing import cast
 import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
-from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
+from hearth.cli.client import (
+    GatewayClient,
+    gateway_options,
+    json_option,
+    part,
+    printable,
+    text,
+    texts,
+)
 from hearth.cli.config_import import import_config
 from hearth.cli.engines import ask_engines, missing_choices, shadowing_aliases
 from hearth.cli.options import FILE, PATH
@@ -112,9 +120,11 @@ def check(file: Path | None) -> None:
         "task types": settings.priority_map,
         "callers with own limits": settings.rate_limits.callers,
         "announcements": settings.scheduling.announcements,
+        "modes": settings.modes,
     }
     counts = ", ".join(f"{name}: {len(entries)}" for name, entries in counted.items())
     warnings = [*loaded.notes, *changed_meanings(settings), *effectless(settings)]
+    warnings += _of_modes(loaded)
     warnings += _named_models(settings, path)
     storage = settings.storage
     if storage.enabled:
@@ -122,6 +132,15 @@ def check(file: Path | None) -> None:
     click.echo(f"{why}: ok ({counts})")
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
+
+
+def _of_modes(loaded: GatewayConfig) -> Iterable[str]:
+    """What has no effect in a mode, and has without it."""
+    known = set(effectless(loaded.settings))
+    for mode in loaded.settings.modes:
+        for warning in effectless(loaded.in_mode(mode).settings):
+            if warning not in known:
+                yield f"modes.{mode}: {warning}"
 
 
 def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
@@ -236,11 +255,15 @@ def diff(
     Without FILE, the one that `serve` would use. Ends with 0 without differences, 1 with
     differences, 2 on an error.
     """
-    new_name, new_values, new_secrets, _ = _of_file(file)
+    path, new_name = find_config(file)
+    new = load_gateway_config(path)
+    mode = None
     if against == "running":
-        old = _running(client)
+        old, mode = _running(client)
     else:
         old = _of_file(None if against == "file" else Path(against))
+    new_settings = new.in_mode(mode).settings  # the mode in force stays
+    new_values, new_secrets = as_values(new_settings), fingerprints(new_settings)
     old_name, old_values, old_secrets, pending = old
     changes = compare(old_values, new_values, old_secrets=old_secrets, new_secrets=new_secrets)
     cold = sum(not each.hot for each in changes)
@@ -274,18 +297,20 @@ def _of_file(file: Path | None) -> Side:
     return why, as_values(settings), fingerprints(settings), ()
 
 
-def _running(client: GatewayClient) -> Side:
+def _running(client: GatewayClient) -> tuple[Side, str | None]:
+    """It, and its mode."""
     try:
         page = client.fetch("/llm/admin/config")
     except CommandFailed as refused:
         raise Unusable(refused.message) from refused  # 1 would mean that there are differences
     values = cast("Plain", part(page, "settings"))
-    return (
+    side = (
         f"the gateway at {client.url}",
         values,
         part(page, "secrets"),
         texts(page, "restart_pending"),
     )
+    return side, text(page, "mode") or None
 
 
 def _difference(change: Change) -> str:

@@ -22,7 +22,15 @@ from pathlib import Path
 import pydantic
 
 from hearth.config.choices import ALL_GPUS
-from hearth.config.document import Document, KeyPath, Problem, complaints, config_error, dotted
+from hearth.config.document import (
+    Document,
+    KeyPath,
+    Problem,
+    complaints,
+    config_error,
+    dotted,
+    line_of,
+)
 from hearth.config.engine_checks import (
     contexts_without_effect,
     effectless_of_engines,
@@ -30,6 +38,7 @@ from hearth.config.engine_checks import (
 )
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.mode_checks import mode_problems
+from hearth.config.origins import Origin, written_paths
 from hearth.config.scheduler_settings import GpuSettings, YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
@@ -166,7 +175,14 @@ def parse_config(
     _add(mode_problems(value, _cross_problems), problems)
     if problems:
         raise config_error(source, problems, document.lines)
-    return GatewayConfig(settings=settings, notes=(*variables.notes, *notes))
+    origins = {
+        path: Origin(
+            "environment" if path in variables.replaced else "file",
+            line_of(path, document.lines),
+        )
+        for path in written_paths(value)
+    }
+    return GatewayConfig(settings=settings, notes=(*variables.notes, *notes), origins=origins)
 
 
 def problems_of_file(path: Path, problems: Iterable[Problem]) -> ConfigError:
@@ -186,6 +202,8 @@ class _Variables:
 
     def __init__(self, environ: Mapping[str, str], problems: list[Problem]) -> None:
         self.notes: list[str] = []
+        self.replaced: set[KeyPath] = set()
+        """Where a value is from the environment, as a whole or in part."""
         self._environ = environ
         self._problems = problems
 
@@ -217,6 +235,7 @@ class _Variables:
             problem = f"`${{...}}` is replaced only in {_REPLACED_TEXT}; write the value itself"
             self._report(path, problem)
             return text
+        self.replaced.add(_of_whole_list(path))
         if "${" in _REFERENCE.sub("", text):
             problem = "contains `${` without a variable name; write `${NAME}` or `${NAME:-DEFAULT}`"
             self._report(path, problem)
@@ -250,6 +269,7 @@ class _Variables:
             text = "must be ${NAME}, to keep the key out of this file; or give its sha256 instead"
             self._report(path, text)
             return _UNKNOWN_DIGEST
+        self.replaced.add(_of_whole_list(path))
         name, is_optional = match.groups()
         key = self._environ.get(name, "")
         if not key and is_optional:
@@ -261,6 +281,12 @@ class _Variables:
         if problem := _key_problem(key):
             self._report(path, f"the environment variable {name} {problem}")
         return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _of_whole_list(path: KeyPath) -> KeyPath:
+    """The place of a value; a list is one."""
+    index = next((at for at, step in enumerate(path) if isinstance(step, int)), len(path))
+    return path[:index]
 
 
 def _place_of(path: KeyPath) -> KeyPath:

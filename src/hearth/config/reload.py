@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from hearth.clock import Clock
-from hearth.config.document import dotted
 from hearth.config.loading import digest_of, load_gateway_config, parse_bytes, read_bytes
-from hearth.config.overlay import stated_paths
-from hearth.config.rendering import as_values, differences, fingerprints
-from hearth.config.settings import MODE_SECTIONS, GatewayConfig
+from hearth.config.origins import Origin, SettingPath, origins_shown
+from hearth.config.rendering import Change, as_values, compare, differences, fingerprints
+from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError, HearthError, ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, OwnerWarned
 from hearth.ports import EventSink
@@ -58,6 +57,7 @@ BLIND_POLL_S = 0.5
 ORDER_GAP_S = 1.0
 """Orders that come faster than this share one try."""
 CLOSE_TIMEOUT_S = 2.0
+_BY_COMMAND = Origin("command line")
 _CAUSED_BY_READING = ("opened", "closed_no_write")
 
 T = TypeVar("T")
@@ -164,6 +164,8 @@ class ConfigInForce:
     def __init__(self, config: GatewayConfig, *, clock: Clock, events: EventSink) -> None:
         self.config = config
         self.watch = "off"
+        self.command_line: dict[SettingPath, str | int] = {}
+        """What options of the command say instead of the configuration."""
         self._file = config
         self._clock = clock
         self._events = events
@@ -235,6 +237,15 @@ class ConfigInForce:
                 )
         return changed
 
+    def difference(self, fresh: GatewayConfig) -> list[Change]:
+        """What another configuration would change, in the mode in force: at once, against what is
+        in force, and with a restart, against what this process was started with.
+        """
+        wanted = fresh.in_mode(self.config.mode).settings
+        hot = [each for each in _compared(self.config.settings, wanted) if each.hot]
+        started = _compared(self._started_with, fresh.settings)
+        return [*hot, *(each for each in started if not each.hot)]
+
     def summary(self) -> JsonDict:
         """How the configuration came to be, as status and health show it."""
         return {
@@ -252,14 +263,23 @@ class ConfigInForce:
     def shown(self) -> JsonDict:
         """The same with every setting in force as it would stand in the file, secrets shortened."""
         settings = self.config.settings
-        mode = self.config.mode
-        stated = () if mode is None else stated_paths(settings.modes[mode], names=MODE_SECTIONS)
+        origins = {**self.config.origins, **dict.fromkeys(self.command_line, _BY_COMMAND)}
         return self.summary() | {
-            "mode": mode,
-            "from_mode": sorted(map(dotted, stated)),
+            "mode": self.config.mode,
+            "origins": origins_shown(origins),
+            "command_line": {".".join(path): each for path, each in self.command_line.items()},
             "settings": as_values(settings),
             "secrets": fingerprints(settings),
         }
+
+
+def _compared(old: Settings, new: Settings) -> tuple[Change, ...]:
+    return compare(
+        as_values(old),
+        as_values(new),
+        old_secrets=fingerprints(old),
+        new_secrets=fingerprints(new),
+    )
 
 
 def attempt(read: Callable[[], T]) -> T | ConfigError:
@@ -320,6 +340,18 @@ class Reloader:
         if isinstance(outcome, HearthError):
             raise outcome
         return outcome
+
+    async def pending(self) -> GatewayConfig | ConfigError:
+        """What the file says now, tried as a reload would try it and not put in force. Raises
+        ShuttingDown.
+        """
+        if self._ended:
+            raise ShuttingDown
+        path = self._path
+        found = None
+        if path is not None:
+            found = await self._in_thread(partial(attempt, partial(read_bytes, path)))
+        return await self._in_thread(partial(attempt, partial(self._read, found)))
 
     async def run(self) -> None:
         """Look, try and apply until cancelled."""
@@ -390,25 +422,24 @@ class Reloader:
 
         Of a gateway that was started without a file, the default path is tried, else the defaults.
         """
-        old = self._in_force.config
-
-        def read() -> GatewayConfig:
-            if isinstance(found, ConfigError):
-                raise found
-            if found is None or self._path is None:
-                fresh = load_gateway_config()
-            else:
-                fresh = parse_bytes(found, self._path)
-            if self._vet is not None and (problem := self._vet(fresh, old)):
-                raise ConfigError([problem])
-            return fresh
-
-        fresh = await self._in_thread(partial(attempt, read))
+        fresh = await self._in_thread(partial(attempt, partial(self._read, found)))
         if self._ended:
             return ShuttingDown()
         if found is not None:
             self._plan.tried(_token(found))
         return self._in_force.take(fresh)
+
+    def _read(self, found: bytes | ConfigError | None) -> GatewayConfig:
+        """The configuration that was found. Raises ConfigError."""
+        if isinstance(found, ConfigError):
+            raise found
+        if found is None or self._path is None:
+            fresh = load_gateway_config()
+        else:
+            fresh = parse_bytes(found, self._path)
+        if self._vet is not None and (problem := self._vet(fresh, self._in_force.config)):
+            raise ConfigError([problem])
+        return fresh
 
     def _in_thread(self, run: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._thread, run)

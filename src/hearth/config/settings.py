@@ -40,7 +40,8 @@ from hearth.config.choices import (
 from hearth.config.engines import EngineSettings
 from hearth.config.fields import RESTART, Section
 from hearth.config.mode_times import ModeTimes
-from hearth.config.overlay import overlaid
+from hearth.config.origins import Origin, SettingPath
+from hearth.config.overlay import overlaid, stated_paths
 from hearth.config.scheduler_settings import (
     AgingSettings,
     Announcement,
@@ -814,13 +815,23 @@ class GatewayConfig:
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     mode: str | None = None
     """The mode whose settings go before those outside of `modes`."""
+    origins: Mapping[SettingPath, Origin] = field(default_factory=dict, compare=False, repr=False)
+    """Where values come from that are not the default."""
 
     def in_mode(self, mode: str | None) -> GatewayConfig:
-        """The same, which must be without one, in a mode."""
-        if mode is None:
+        """The same, which must be without one, in a mode; None, and one that there is not, is
+        none.
+        """
+        over = self.settings.modes.get(mode or "")
+        if over is None:
             return self
-        settings = overlaid(self.settings, self.settings.modes[mode], names=MODE_SECTIONS)
-        return replace(self, settings=settings, mode=mode)
+        settings = overlaid(self.settings, over, names=MODE_SECTIONS)
+        own = {
+            path: self.origins.get(("modes", mode or "", *path), Origin("mode"))
+            for path in stated_paths(over, names=MODE_SECTIONS)
+        }
+        origins = {path: Origin("mode", origin.line) for path, origin in own.items()}
+        return replace(self, settings=settings, mode=mode, origins={**self.origins, **origins})
 
     @property
     def mode_times(self) -> ModeTimes:
