@@ -24,6 +24,7 @@ from playwright.async_api import Page, expect
 from hearth.admission.auth import digest_of
 from hearth.config.loading import load_gateway_config
 from tests.api.dashboard.browsing import KEYS, Site, house_with, opened, whole_house
+from tests.api.dashboard.test_accessibility import violations
 from tests.api.dashboard.test_design import COUNT_SHIFTS, MEASURE, MOST_SHIFT, TARGET_PX
 from tests.support.home import LLAMA
 
@@ -70,6 +71,8 @@ async def test_an_admin_makes_a_key_once_shown_and_finds_it_in_the_setting(brows
         path = "/dashboard/keys?for=claude-code&new=1"
         watched = await opened(browser, house, path=path, key="hearth_owner")
         page = watched.page
+        await expect(page.locator(".caller-card")).to_have_count(3)
+        assert await violations(page) == []
         await page.get_by_label("Name of the program or person").fill("tv")
         await page.get_by_label("An assistant").check()
         await page.get_by_label("May take the GPU").check()
@@ -81,6 +84,7 @@ async def test_an_admin_makes_a_key_once_shown_and_finds_it_in_the_setting(brows
         await expect(block).to_contain_text(f"ANTHROPIC_BASE_URL={house.url}")
         row = page.get_by_role("listitem").filter(has_text="tv")
         await expect(row.locator(".badge")).to_have_text(["assistant", "may take the GPU"])
+        assert await violations(page) == []
         await page.get_by_role("button", name="I have it").click()
         await expect(page.get_by_text(secret)).to_have_count(0)
         await page.reload()

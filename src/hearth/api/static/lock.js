@@ -18,7 +18,7 @@ export class Lock extends Component {
     return html`<form class="centre lock" onSubmit=${this.open}>
       <h1>Sign in</h1>
       <p class="muted">A key says who is asking, as a password does. The owner of this Hearth makes
-        one with <code>hearth admin key new NAME</code>, or on the page Keys. An admin key shows
+        one with <code>hearth key new NAME</code>, or on the page Keys. An admin key shows
         every request and may use the admin commands.</p>
       <label for="key">Key</label>
       <input id="key" type="password" autocomplete="off" spellcheck="false" required

@@ -4,7 +4,7 @@ import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
 import { Loaded } from "../fetching.js";
 import { count, day, usd, whole } from "../format.js";
 import { Icon } from "../icons.js";
-import { Empty, Meter, Panel } from "../parts.js";
+import { Meter, Panel } from "../parts.js";
 import { Link } from "../router.js";
 import { Connect } from "./connect.js";
 import { NewKey, Secret } from "./keys_new.js";
@@ -57,7 +57,9 @@ export class Keys extends Component {
       ? [this.making(turn), this.callers(() => turn({ new: "1" }))]
       : this.own();
     // All at once, so that nothing moves.
-    if (!answer && !problem) return html`<h1 class="hidden">Keys</h1><${Empty}>One moment.<//>`;
+    if (!answer && !problem) {
+      return html`<h1 class="hidden">Keys</h1><p class="empty" aria-busy="true">One moment.</p>`;
+    }
     return html`<h1 class="hidden">Keys</h1>
       <div class="keys-columns">
         <div class="column">${work}</div>
