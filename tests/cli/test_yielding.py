@@ -136,11 +136,19 @@ def test_without_words_it_shows_who_has_the_gpu(hearth, stub):
     first, *rows = hearth("yield", "--url", stub.url).stdout.splitlines()
     assert first.startswith("a game is being given all memory of the GPU since ")
     assert first.endswith(", until it ends")
-    assert rows[0].startswith("  lease-1               8.0 GiB, until ")
-    assert rows[0].endswith("  training\ufffd[2J")
-    assert rows[1] == (
-        "  run-1                 all memory, until its program ends, not free yet  anna"
-    )
+    assert rows[0].split() == ["lease", "memory", "until", "for"]
+    assert re.fullmatch(r"lease-1  8\.0 GiB +\S.*  training\ufffd\[2J *", rows[1])
+    assert re.split(" {2,}", rows[2].rstrip()) == [
+        "run-1",
+        "all memory, not free yet",
+        "its program ends",
+        "anna",
+    ]
+    narrow = hearth("yield", "--url", stub.url, COLUMNS="40").stdout.splitlines()
+    assert all(len(line) <= 40 for line in narrow)
+    assert {"lease-1", "8.0 GiB", "program", "memory,", "anna"} <= {
+        cell for line in narrow for cell in re.split(" {2,}", line)
+    }
     shown = json.loads(hearth("yield", "--url", stub.url, "--json").stdout)
     assert (shown["state"], len(shown["leases"])) == ("yielding", 2)
 
@@ -207,7 +215,7 @@ def test_a_real_gateway_gives_shows_and_takes_back(hearth, url):
     assert hearth(*at, "4gb", "--name", "render").stdout.startswith("4.0 GiB")
     shown = hearth(*at).stdout
     assert shown.startswith("another program has 4.0 GiB of the GPU since ")
-    assert "\n  render                4.0 GiB, until " in shown
+    assert "\nrender  4.0 GiB  " in shown
     assert hearth(*at, "--end", "--name", "render").stdout == "lease render is over\n"
     assert hearth(*at).stdout == "no other program has the GPU\n"
     refused = hearth(*at, "2h", "--name", "Not a name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -35,7 +36,6 @@ _REASON_CHARS = 200
 _SECONDS = {"h": HOUR_S, "m": 60.0, "min": 60.0, "s": 1.0}
 _MIB = {"gb": _MIB_PER_GIB, "gib": _MIB_PER_GIB, "mb": 1.0, "mib": 1.0}
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([a-z]+)")
-_LEASE_COLUMNS = 20
 
 
 class Wanted(NamedTuple):
@@ -255,12 +255,29 @@ def _show(client: GatewayClient, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**state, "leases": leases}, indent=2))
         return
-    click.echo(_in_words(state))
-    for each in leases:
-        reason = text(each, "reason") or text(each, "caller")
-        granted = "" if flag(each, "granted") else ", not free yet"
-        what = f"{_amount(each)}, until {_end_of(each)}{granted}"
-        click.echo(f"  {text(each, 'id'):{_LEASE_COLUMNS}}  {what}  {reason}".rstrip())
+    _draw(state, leases)
+
+
+def _draw(state: Json, leases: list[JsonDict]) -> None:
+    from rich.text import Text  # noqa: PLC0415 (it costs time)
+
+    from hearth.cli.tables import Fitting, Phrases, TableColumn, table_of  # noqa: PLC0415
+    from hearth.cli.views import console_for  # noqa: PLC0415
+
+    columns = (
+        TableColumn("lease", "id"),
+        TableColumn("memory", lambda lease: _amount(lease) + _pending(lease)),
+        TableColumn("until", _end_of),
+        TableColumn("for", lambda lease: text(lease, "reason") or text(lease, "caller")),
+    )
+    console = console_for(sys.stdout)
+    console.print(Phrases(Text(_in_words(state))))
+    if leases:
+        console.print(Fitting(table_of(columns, leases), expendable=(), in_lines=True))
+
+
+def _pending(lease: Json) -> str:
+    return "" if flag(lease, "granted") else ", not free yet"
 
 
 def _listed(client: GatewayClient) -> list[JsonDict]:
