@@ -249,7 +249,12 @@ class StatusPages:
             group=query.group,
         )
         used = await self._history().used(asked)
-        found = {"window": query.window, "bucket_s": width_hours * 3600, "kept_days": kept_days}
+        found = {
+            "window": query.window,
+            "group": query.group,
+            "bucket_s": width_hours * 3600,
+            "kept_days": kept_days,
+        }
         content = await asyncio.to_thread(_json, found | used)
         return Response(content, media_type="application/json")  # type: ignore[return-value]
 

@@ -19,7 +19,7 @@ from playwright.async_api import CDPSession, Page, expect
 
 from hearth.types import Sequence
 from tests.api.dashboard.browsing import house_with, opened, whole_house
-from tests.api.dashboard.test_browser import BUSY
+from tests.api.dashboard.test_history_page import BUSY
 from tests.support.examples import EXAMPLES, needs_quiet
 from tests.support.house import new_item
 from tests.support.sql import run_sql
@@ -115,7 +115,7 @@ async def test_an_update_is_drawn_in_its_turn_at_a_cost_that_does_not_grow(
 
 ASK = """async () => {
   const began = performance.now();
-  await (await fetch("/llm/history?window=30d")).json();
+  await (await fetch("/llm/history?window=90d&group=model")).json();
   return performance.now() - began;
 }"""
 

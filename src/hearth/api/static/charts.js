@@ -3,6 +3,7 @@
 import { h, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeOf, themeColour } from "./colours.js";
 import { clock, count, duration, short } from "./format.js";
+import { drawGaps, hatch, plotStyle, watchPlot } from "./series.js";
 
 const uPlot = globalThis.uPlot;
 const STEP_S = 10; // As the gateway counts depths.
@@ -118,19 +119,12 @@ export class Charts extends Component {
   }
 
   componentDidMount() {
-    this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.redraw = () => this.rebuild();
-    this.scheme.addEventListener("change", this.redraw);
-    addEventListener("hearth-theme", this.redraw);
-    this.observer = new ResizeObserver(() => this.resize());
-    this.observer.observe(this.laneNode);
+    this.unwatch = watchPlot(this.laneNode, () => this.rebuild(), () => this.resize());
     this.update(this.props);
   }
 
   componentWillUnmount() {
-    this.scheme.removeEventListener("change", this.redraw);
-    removeEventListener("hearth-theme", this.redraw);
-    this.observer.disconnect();
+    this.unwatch();
     this.destroy();
   }
 
@@ -189,29 +183,25 @@ export class Charts extends Component {
   }
 
   common(width) {
-    const ink = themeColour("--ink-soft");
-    const grid = { stroke: themeColour("--line"), width: 1 };
     return {
       width,
       legend: { show: false },
       cursor: { sync: { key: SYNC }, y: false, drag: { x: false, y: false }, points: { show: false } },
       padding: [4, 22, 0, 0],
-      font: `${this.scaled(this.props.scale ? 17 : 11)}px system-ui, sans-serif`,
-      ink,
-      grid,
     };
+  }
+
+  get style() {
+    return plotStyle((pixels) => this.scaled(pixels), this.props.scale ? 17 : 11);
   }
 
   timeScale() {
     return { time: true, range: () => [this.model.from, this.model.now] };
   }
 
-  timeAxis(shared) {
+  timeAxis() {
     return {
-      stroke: shared.ink,
-      font: shared.font,
-      grid: shared.grid,
-      ticks: { show: false },
+      ...this.style,
       size: this.scaled(22),
       space: this.scaled(70),
       incrs: [1, 2, 5, 10, 15, 20, 30].map((minutes) => minutes * MINUTE_S), // never the same minute twice
@@ -228,12 +218,10 @@ export class Charts extends Component {
       scales: { x: this.timeScale(), y: { range: () => [0, Math.max(1, lanes().length)] } },
       series: [{}, { show: true, points: { show: false } }],
       axes: [
-        this.timeAxis(shared),
+        this.timeAxis(),
         {
-          stroke: shared.ink,
-          font: shared.font,
+          ...this.style,
           grid: { show: false },
-          ticks: { show: false },
           size: this.labelWidth(width),
           splits: () => lanes().map((_, index) => lanes().length - index - 0.5),
           values: () => lanes().map(([model]) => ellipsis(short(model), width < 520 ? 12 : 25)),
@@ -257,19 +245,19 @@ export class Charts extends Component {
         { stroke: themeColour("--internal"), fill: themeColour("--internal-fill"), width: 1.5, paths: stepped, points: { show: false } },
       ],
       axes: [
-        { ...this.timeAxis(shared), size: this.scaled(6), values: () => [] },
+        { ...this.timeAxis(), size: this.scaled(6), values: () => [] },
         {
-          stroke: shared.ink,
-          font: shared.font,
-          grid: shared.grid,
-          ticks: { show: false },
+          ...this.style,
           size: this.labelWidth(width),
           space: this.scaled(18),
           incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000],
           values: (_, splits) => splits.map(count),
         },
       ],
-      hooks: { setCursor: [(plot) => this.read(plot)] },
+      hooks: {
+        drawClear: [(plot) => drawGaps(plot, this.model.gaps)],
+        setCursor: [(plot) => this.read(plot)],
+      },
     };
   }
 
@@ -281,7 +269,7 @@ export class Charts extends Component {
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    for (const gap of this.model.gaps) this.drawGap(plot, gap, ratio);
+    drawGaps(plot, this.model.gaps);
     this.model.lanes.forEach(([model, spans], index) => {
       const top = plot.valToPos(rows - index, "y", true);
       const height = plot.valToPos(rows - index - 1, "y", true) - top;
@@ -293,13 +281,6 @@ export class Charts extends Component {
       for (const mark of this.model.marks) if (mark[1] === model) this.drawMark(plot, mark, top, height, ratio);
     });
     ctx.restore();
-  }
-
-  drawGap(plot, [began, ended], ratio) {
-    const { ctx, bbox } = plot;
-    const x = plot.valToPos(Math.max(began, this.model.from), "x", true);
-    ctx.fillStyle = hatch(ctx, themeColour("--line"), ratio);
-    ctx.fillRect(x, bbox.top, Math.max(ratio, plot.valToPos(ended, "x", true) - x), bbox.height);
   }
 
   drawSpan(plot, [, kind, began, ended], top, height, shade, ratio) {
@@ -366,24 +347,4 @@ function atMoment(model, spans, at, now) {
 
 function ellipsis(text, length) {
   return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
-}
-
-function hatch(ctx, colour, ratio) {
-  const size = Math.round(6 * ratio);
-  const tile = document.createElement("canvas");
-  tile.width = tile.height = size;
-  const pen = tile.getContext("2d");
-  pen.fillStyle = colour;
-  pen.globalAlpha = 0.35;
-  pen.fillRect(0, 0, size, size);
-  pen.globalAlpha = 1;
-  pen.strokeStyle = colour;
-  pen.lineWidth = 1.6 * ratio;
-  for (const shift of [-size, 0, size]) {
-    pen.beginPath();
-    pen.moveTo(shift, size);
-    pen.lineTo(shift + size, 0);
-    pen.stroke();
-  }
-  return ctx.createPattern(tile, "repeat");
 }

@@ -40,6 +40,12 @@ export function count(number) {
   return number == null ? "–" : number.toLocaleString("en");
 }
 
+// With few digits, for axes and columns.
+export function compact(number) {
+  if (number == null) return "–";
+  return number.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
+}
+
 export function gib(mib) {
   if (mib == null) return "–";
   return mib >= 102_400 ? `${Math.round(mib / 1024)} GiB` : `${(mib / 1024).toFixed(1)} GiB`;

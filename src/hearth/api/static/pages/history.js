@@ -1,78 +1,212 @@
-// The last day, week or month, from the store: requests, waits, swaps and tokens, over time, by caller and by model.
+// Up to ninety days from the store: requests, waits, swaps, tokens, speed and energy, over time and
+// by caller, model and engine. The address has the window, the filters and the group.
 
 import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
-import { BASE } from "../base.js";
-import { errorText } from "../feed.js";
-import { count, day, duration, percent, short } from "../format.js";
+import { Loaded } from "../fetching.js";
+import { compact, count, duration, percent, rate, short } from "../format.js";
 import { Empty, Panel } from "../parts.js";
+import { Link } from "../router.js";
+import { Series } from "../series.js";
+import { chartsOf, energyText } from "./history_charts.js";
 
-const WINDOWS = [["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"]];
-const CHARTS = [
-  ["Requests", "requests", count, "failed"],
-  ["Wait, 95th percentile", "wait_p95_s", duration, "wait_p50_s"],
-  ["Swap share", "swap_share", (share) => (share == null ? "–" : percent(share * 100))],
-  ["Answer tokens", "output_tokens", count],
+const WINDOWS = [["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"]];
+const GROUPS = [
+  ["", "All"],
+  ["caller", "By caller"],
+  ["model", "By model"],
+  ["engine", "By engine"],
 ];
+const FILTERS = ["caller", "model", "engine"];
+const DAYS = { "24h": 1, "7d": 7, "30d": 30, "90d": 90 };
+const REFRESH_MS = 60_000;
+const NO_STORE = "The history needs the store: storage.enabled is off.";
 
 export class History extends Component {
-  state = { window: "24h", found: null, problem: "" };
+  state = { zoom: null };
+
+  constructor(props) {
+    super(props);
+    this.loaded = new Loaded(props.feed, () => this.setState({}));
+  }
 
   componentDidMount() {
-    this.load("24h");
+    this.refreshing = setInterval(() => this.refresh(), REFRESH_MS);
+    this.show(this.props);
+  }
+
+  refresh() {
+    if (!document.hidden && this.props.state.jobs) this.loaded.ask();
+  }
+
+  show(props) {
+    if (props.state.jobs) this.loaded.show(this.address(props));
+  }
+
+  componentWillReceiveProps(next) {
+    const address = this.address(next);
+    if (address !== this.address(this.props)) this.setState({ zoom: null });
+    this.show(next);
   }
 
   componentWillUnmount() {
-    this.abort?.abort();
+    clearInterval(this.refreshing);
+    this.loaded.close();
   }
 
-  async load(window) {
-    this.abort?.abort();
-    const abort = (this.abort = new AbortController());
-    this.setState({ window });
-    if (!this.props.feed.state.jobs) return this.setState({ problem: "The history needs the store: storage.enabled is off." });
-    try {
-      const response = await fetch(`${BASE}/llm/history?window=${window}`, { headers: this.props.feed.headers, signal: abort.signal, cache: "no-store" });
-      if (abort.signal.aborted) return;
-      this.setState(response.ok ? { found: await response.json(), problem: "" } : { found: null, problem: await errorText(response) });
-    } catch {
-      if (!abort.signal.aborted) this.setState({ found: null, problem: "Hearth does not answer." });
-    }
+  // What of the address this page knows.
+  chosen({ query }) {
+    const group = query.get("group");
+    return {
+      window: DAYS[query.get("window")] ? query.get("window") : "24h",
+      group: GROUPS.some(([name]) => name === group) ? group : "",
+      ...Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""])),
+    };
   }
 
-  render({ now }) {
-    const { window, found, problem } = this.state;
-    return html`<h1 class="hidden">History</h1><${Panel} title="History" id="history-title" className="history">
-      <span class="segmented" role="group" aria-label="Time shown">${WINDOWS.map(([value, text]) => html`<button key=${value} aria-pressed=${String(window === value)}
-        onClick=${() => this.load(value)}>${text}</button>`)}</span>
-      <div class="past">${problem ? html`<${Empty}>${problem}<//>` : found ? html`<${Found} found=${found} now=${now} />` : html`<${Empty}>Reading the log.<//>`}</div><//>`;
+  address(props) {
+    const asked = Object.entries(this.chosen(props)).filter(([, value]) => value);
+    return `/llm/history?${new URLSearchParams(asked)}`;
+  }
+
+  choose(changes) {
+    const { window, ...others } = { ...this.chosen(this.props), ...changes };
+    this.props.go("history", { window: window === "24h" ? "" : window, ...others });
+  }
+
+  zoomed = (zoom) => this.setState({ zoom });
+
+  // Made once for each answer: charts are drawn anew for new arrays only.
+  charts(found) {
+    if (this.drawn?.found !== found) this.drawn = { found, charts: chartsOf(found) };
+    return this.drawn.charts;
+  }
+
+  render(props, { zoom }) {
+    const chosen = this.chosen(props);
+    const { answer: found, loading } = this.loaded;
+    const problem = props.state.jobs ? this.loaded.problem : NO_STORE;
+    return html`<div class="history" aria-busy=${String(loading)}>
+      <h1 class="hidden">History</h1>
+      <${Choice} chosen=${chosen} found=${found} choose=${(changes) => this.choose(changes)} />
+      ${problem ? html`<${Empty}>${problem}<//>` : null}
+      ${found && !problem
+        ? html`<${Sums} found=${found} />
+            <${Told} found=${found} zoom=${zoom} zoomed=${this.zoomed} />
+            <div class="series-grid">${this.charts(found).map((chart) => html`
+              <section class="panel" key=${chart.title}>
+                <${Series} ...${chart} zoom=${zoom} zoomed=${this.zoomed} sync="history" />
+              </section>`)}</div>
+            <div class="history-tables">${FILTERS.map((name) => html`<${Table} key=${name}
+              name=${name} rows=${found[`${name}s`]} window=${chosen.window} />`)}</div>`
+        : null}
+      ${found || problem ? null : html`<${Empty}>Reading the log.<//>`}
+    </div>`;
   }
 }
 
-function Found({ found, now }) {
+function Choice({ chosen, found, choose }) {
+  const segmented = (label, key, values) => html`<span class="segmented" role="group"
+    aria-label=${label}>${values.map(([value, text]) => html`<button key=${value}
+      aria-pressed=${String(chosen[key] === value)}
+      onClick=${() => choose({ [key]: value })}>${text}</button>`)}</span>`;
+  return html`<div class="history-choice">
+    ${segmented("Time shown", "window", WINDOWS)}
+    ${segmented("Told apart", "group", GROUPS)}
+    ${FILTERS.map((name) => html`<${Filter} key=${name} name=${name} value=${chosen[name]}
+      rows=${found?.[`${name}s`] ?? []} choose=${choose} />`)}
+  </div>`;
+}
+
+function Filter({ name, value, rows, choose }) {
+  const names = new Set(rows.map((row) => row[name]).filter(Boolean));
+  if (value) names.add(value);
+  const id = `history-${name}`;
+  return html`<span class="history-filter"><label for=${id}>${title(name)}</label>
+    <select id=${id} onChange=${(event) => choose({ [name]: event.target.value })}>
+      <option value="">all</option>
+      ${[...names].sort().map((each) => html`<option key=${each} value=${each}
+        selected=${each === value}>${each}</option>`)}
+    </select></span>`;
+}
+
+function Sums({ found }) {
   const { total } = found;
-  if (!total.requests) return html`<${Empty}>No request has finished in this time.<//>`;
-  return html`<p class="sums"><b>${count(total.requests)}</b> requests${total.failed ? html`, <b>${count(total.failed)}</b> failed` : null} · wait${" "}
-      <b>${duration(total.wait_p50_s)}</b> median, <b>${duration(total.wait_p95_s)}</b> for 95 %${total.bound_kept_share == null ? null : html`, <b>${percent(total.bound_kept_share * 100)}</b> within their bound`} · <b>${count(total.swaps)}</b> swaps, <b>${percent((total.swap_share ?? 0) * 100)}</b> of the GPU's${" "}
-      time · <b>${count(total.prompt_tokens)}</b> prompt and <b>${count(total.output_tokens)}</b> answer tokens</p>
-    <div class="charts">${CHARTS.map(([title, name, text, part]) => html`<${Bars} key=${name} title=${title} name=${name} text=${text} part=${part} found=${found} now=${now} />`)}</div>
-    <div class="tables"><${Table} title="By caller" rows=${found.callers} name=${(row) => row.caller} /><${Table} title="By model" rows=${found.models} name=${(row) => short(row.model)} swaps /></div>`;
+  const failed = total.failed ? `${count(total.failed)} failed` : "none failed";
+  const sums = [
+    ["Requests", count(total.requests), failed],
+    ["Wait, median", duration(total.wait_p50_s), `95 % within ${duration(total.wait_p95_s)}`],
+    ["Swaps", count(total.swaps), shareText(total.swap_share)],
+    ["Answer tokens", compact(total.output_tokens), `${compact(total.prompt_tokens)} in prompts`],
+    ["Speed", rate(total.tokens_per_s) ?? "–", "while an answer is written"],
+  ];
+  if (total.bound_kept_share != null) {
+    const kept = percent(total.bound_kept_share * 100);
+    sums.push(["Wait estimates", kept, "started within their bound"]);
+  }
+  if (total.energy_wh != null) {
+    const measured = `measured for ${duration(total.energy_measured_s)}`;
+    sums.push(["Energy", energyText(total.energy_wh), measured]);
+  }
+  return html`<dl class="tiles history-sums">${sums.map(([name, value, detail]) => html`
+    <div class="tile" key=${name}><dt>${name}</dt><dd><b>${value}</b></dd>
+      <dd class="detail">${detail}</dd></div>`)}</dl>`;
 }
 
-// `part` is a share of the same bar: failed of all requests, the median of the 95th percentile.
-function Bars({ title, name, text, part, found, now }) {
-  const most = Math.max(...found.buckets.map((bucket) => bucket[name] ?? 0));
-  const height = (value) => `${most ? Math.max(value ? 2 : 0, (100 * (value ?? 0)) / most) : 0}%`;
-  const told = (bucket) => `${day(bucket.start_wall_s, now)}: ${text(bucket[name])}${part ? `, ${part === "failed" ? `${count(bucket.failed)} failed` : `median ${duration(bucket[part])}`}` : ""}`;
-  return html`<figure><figcaption>${title}<span class="muted"> up to ${text(most)}</span></figcaption>
-    <div class="bars" role="img" aria-label=${`${title}: ${found.buckets.map(told).join("; ")}`}>${found.buckets.map((bucket) => html`<span key=${bucket.start_wall_s} title=${told(bucket)}>
-      <i style=${{ height: height(bucket[name]) }}></i>${part ? html`<i class=${part === "failed" ? "failed" : "median"} style=${{ height: height(bucket[part]) }}></i>` : null}</span>`)}</div>
-    <p class="ends muted"><span>${day(found.buckets[0].start_wall_s, now)}</span><span>now</span></p></figure>`;
+function shareText(share) {
+  return share == null ? "" : `${percent(share * 100)} of the GPU's time`;
 }
 
-function Table({ title, rows, name, swaps }) {
-  return html`<section class="scroll"><h3>${title}</h3><table><thead><tr><th scope="col">${title.slice(3, 4).toUpperCase()}${title.slice(4)}</th><th scope="col" class="number">Requests</th><th scope="col" class="number">Failed</th>
-      <th scope="col" class="number">Wait p50</th><th scope="col" class="number">p95</th><th scope="col" class="number">Tokens</th>${swaps ? html`<th scope="col" class="number">Swaps</th>` : null}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr key=${name(row)}><td>${name(row)}</td><td class="number">${count(row.requests)}</td><td class="number">${count(row.failed)}</td>
-      <td class="number">${duration(row.wait_p50_s)}</td><td class="number">${duration(row.wait_p95_s)}</td><td class="number">${count(row.prompt_tokens + row.output_tokens)}</td>
-      ${swaps ? html`<td class="number">${count(row.swaps)}</td>` : null}</tr>`)}</tbody></table></section>`;
+// What the charts cannot say themselves.
+function Told({ found, zoom, zoomed }) {
+  const told = [];
+  if (DAYS[found.window] > found.kept_days) {
+    told.push(`Requests are kept for ${found.kept_days} days (storage.retention_days).`);
+  }
+  if (found.buckets.some((bucket) => bucket.requests == null)) {
+    told.push("Hatched: nothing is known, since Hearth did not run or nothing was measured.");
+  }
+  told.push("Drag over a chart to zoom.");
+  return html`<p class="muted history-told">${told.join(" ")}${" "}
+    ${zoom
+      ? html`<button class="small" onClick=${() => zoomed(null)}>Show all</button>`
+      : null}</p>`;
+}
+
+const COLUMNS = [
+  ["Requests", (row) => count(row.requests)],
+  ["Failed", (row) => count(row.failed)],
+  ["Wait p50", (row) => duration(row.wait_p50_s)],
+  ["Wait p95", (row) => duration(row.wait_p95_s)],
+  ["Tokens", (row) => compact(row.prompt_tokens + row.output_tokens)],
+  ["Tokens/s", (row) => (row.tokens_per_s == null ? "–" : row.tokens_per_s.toFixed(1))],
+];
+const SWAP_COLUMNS = [
+  ["Swaps", (row) => count(row.swaps)],
+  ["Swap share", (row) => (row.swap_share == null ? "–" : percent(row.swap_share * 100))],
+];
+
+function Table({ name, rows, window }) {
+  const columns = name === "caller" ? COLUMNS : [...COLUMNS, ...SWAP_COLUMNS];
+  return html`<${Panel} title=${`By ${name}`} id=${`by-${name}`}>
+    ${rows.length
+      ? html`<div class="scroll" tabindex="0"><table>
+          <thead><tr><th scope="col">${title(name)}</th>${columns.map(([heading]) => html`
+            <th scope="col" class="number" key=${heading}>${heading}</th>`)}</tr></thead>
+          <tbody>${rows.map((row) => html`<tr key=${row[name]}>
+            <th scope="row"><${Named} name=${name} value=${row[name]} window=${window} /></th>
+            ${columns.map(([heading, text]) => html`<td class="number"
+              key=${heading}>${text(row)}</td>`)}</tr>`)}</tbody></table></div>`
+      : html`<${Empty}>No request has finished in this time.<//>`}
+  <//>`;
+}
+
+function Named({ name, value, window }) {
+  const unnamed = name === "engine" ? "not known" : "none";
+  if (value == null) return html`<span class="muted">${unnamed}</span>`;
+  const text = name === "model" ? short(value) : value;
+  return html`<${Link} to="requests" values=${{ [name]: value, since: window }}>${text}<//>`;
+}
+
+function title(name) {
+  return name[0].toUpperCase() + name.slice(1);
 }
