@@ -429,7 +429,7 @@ async def test_phases_speeds_and_estimates_say_what_is_known(browser):
         page = (await opened(browser, house)).page
         script = """async ([ended, underWay, passed]) => {
           const { ofExpected, runOf, tokensPerSecond } = await import("/static/format.js");
-          const { phaseOf } = await import("/static/panels.js");
+          const { phaseOf } = await import("/static/running.js");
           const spent = (item) => [...Object.values(runOf(item)), tokensPerSecond(item)];
           return [ended.map(spent), underWay.map(phaseOf), passed.map((of) => ofExpected(...of))];
         }"""

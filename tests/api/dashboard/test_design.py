@@ -135,7 +135,7 @@ async def test_text_and_lines_stand_out_and_fingers_hit_every_button(browser):
     assert faults == {}
 
 
-async def test_a_busy_page_keeps_its_height_and_alarms_only_where_it_helps(browser):
+async def test_a_busy_page_groups_what_waits_and_alarms_only_where_it_helps(browser):
     async with house_with("a:1", "b:1") as house:
         state = await full_state(house)
         (item,) = state["waiting"]["rows"].values()
@@ -175,8 +175,8 @@ async def test_a_busy_page_keeps_its_height_and_alarms_only_where_it_helps(brows
         alerts = page.locator(".panel.alerts")
         await expect(alerts.locator("li").first).to_contain_text("Critical: ")
         await expect(alerts.locator("li").nth(1)).to_contain_text("Warning: The GPU is hot")
-        hidden_px = "box => box.scrollHeight - box.clientHeight"
-        assert await alerts.locator(".box").evaluate(hidden_px) <= 0
+        hidden_px = "panel => panel.scrollHeight - panel.clientHeight"
+        assert await alerts.evaluate(hidden_px) <= 0
         await alerts.get_by_role("button").first.click()
         await expect(alerts).to_contain_text("1 acknowledged")
         assert (

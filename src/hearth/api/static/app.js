@@ -9,9 +9,10 @@ import { clock, whole } from "./format.js";
 import { Help, listen } from "./help.js";
 import { Icon } from "./icons.js";
 import { Lock } from "./lock.js";
-import { Notices, standingOrders } from "./notices.js";
+import { Notices } from "./notices.js";
 import { PAGES, pageOf } from "./pages.js";
 import { Link, follow, go, here } from "./router.js";
+import { standingOrders } from "./standing.js";
 
 const TICK_MS = 1000;
 const SAID_MS = 8000;

@@ -1,12 +1,12 @@
 // What happens at this moment: who runs, who waits and why, what is loaded, what the GPU does.
 
 import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
+import { Alerts } from "../alerts.js";
 import { Detail } from "../detail.js";
 import { FirstRun, firstRun } from "../first_run.js";
 import { Gateway } from "../gateway.js";
 import { Jobs } from "../jobs.js";
 import { Memory } from "../memory.js";
-import { Alerts } from "../notices.js";
 import { Limits, Recent } from "../panels.js";
 import { Running } from "../running.js";
 import { Tiles } from "../tiles.js";
@@ -51,13 +51,9 @@ export class Now extends Component {
     return html`<${Running} ...${shared} />
       <${Waiting} ...${shared} grouped=${grouped} group=${group} />
       <${Timeline} ...${shared} version=${version} />
-      ${anyJobs(shared.state) ? html`<${Jobs} ...${shared} />` : null}
+      <${Jobs} ...${shared} />
       <${Recent} ...${shared} all=${all} refused=${refused}
         toggle=${() => this.setState({ all: !all })}
         choose=${(chosen) => this.setState({ refused: chosen })} />`;
   }
-}
-
-function anyJobs({ jobs }) {
-  return jobs && Object.values(jobs.counts).some(Boolean);
 }
