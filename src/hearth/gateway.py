@@ -37,6 +37,7 @@ from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import Tasks
 from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics import PARTS_READ, live_metrics
+from hearth.observability.recent_lines import RecentLines
 from hearth.observability.records import EventRecords
 from hearth.observability.requests import RECALLED_ROWS
 from hearth.ports import Documents, InvocationHistory
@@ -88,10 +89,10 @@ class Gateway:
         know from the start on. on_stop: closes at the very end what was opened for it (adapters, an
         emulator of our own). confirm_clock: believes a clock that has jumped. cannot_write: why the
         store cannot be written now, empty where it can. alerter to cannot_write: there only with a
-        store, or where the settings ask for it. on_reload: has something called with every
-        configuration that comes into force after the present one. request_reload: has the file
-        tried soon. name_of, resolve, load_options, list_may_differ, check_capable: see
-        `BackendWatch`.
+        store, or where the settings ask for it. recent_lines: the last of its log, where it keeps
+        one. on_reload: has something called with every configuration that comes into force after
+        the present one. request_reload: has the file tried soon. name_of, resolve, load_options,
+        list_may_differ, check_capable: see `BackendWatch`.
     """
 
     worker: LLMQueueWorker
@@ -117,6 +118,7 @@ class Gateway:
     cannot_write: Callable[[], str] = str
     notes: tuple[str, ...] = ()
     on_stop: Callable[[], Awaitable[None]] | None = None
+    recent_lines: RecentLines | None = None
 
     def __post_init__(self) -> None:
         self.clock = self.worker.runtime.clock

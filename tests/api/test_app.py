@@ -44,7 +44,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
             "GET",
             (
                 "/readyz /metrics /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps "
-                "/llm/history /llm/models /llm/health"
+                "/llm/history /llm/models /llm/health /llm/log/export"
             ),
         ),
         (
@@ -94,7 +94,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
             "GET",
             "/llm/admin/stored /llm/admin/files /llm/admin/config /llm/admin/orders",
         ),
-        (ADMIN, "GET", "/llm/admin/models/log /llm/admin/config/pending"),
+        (ADMIN, "GET", "/llm/admin/models/log /llm/admin/config/pending /llm/admin/logs"),
         (ADMIN, "GET POST", "/llm/admin/keys"),
         (ADMIN, "POST", "/llm/admin/keys/rotate /llm/admin/keys/revoke"),
         (ANY_KEY, "GET", "/llm/key"),
@@ -122,7 +122,12 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     for path in paths.split()
 }
 """Every address, who may use it, with which methods."""
-STREAMS = ("/llm/queue/stream", "/llm/dashboard/stream", "/llm/gpu/leases/hold")
+STREAMS = (
+    "/llm/queue/stream",
+    "/llm/dashboard/stream",
+    "/llm/admin/logs/stream",
+    "/llm/gpu/leases/hold",
+)
 """They never end, and have tests of their own."""
 
 
@@ -200,7 +205,7 @@ async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_met
                     path,
                 )
         assert key or not keyed.reached, path
-    assert [(await keyed.ask("GET", path)).status for path in STREAMS] == [401] * 3
+    assert [(await keyed.ask("GET", path)).status for path in STREAMS] == [401] * len(STREAMS)
 
 
 async def test_an_odd_or_escaped_address_is_401_without_a_key_and_404_with_one(keyed):

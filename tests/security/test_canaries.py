@@ -245,6 +245,7 @@ PAGES = (
         "/llm/queue/item/1 /llm/log /llm/swaps /llm/models /llm/health"
     ),
     *words("/llm/history /llm/jobs /llm/admin/config /llm/admin/orders /v1/batches /v1/files"),
+    *words("/llm/log/export /llm/admin/logs"),
 )
 
 

@@ -91,6 +91,7 @@ class HearthApp:
     def end_streams(self) -> None:
         """End the status streams, which would otherwise last for ever; for shutdown."""
         self.routes.status.end_streams()
+        self.routes.logs.listeners.end()
 
     async def _serve(self, request: Request) -> None:
         identity = NOBODY

@@ -27,6 +27,7 @@ from hearth.api.completions import CompletionBody, CompletionPages
 from hearth.api.dashboard import page
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
 from hearth.api.files import FILES_PATH, FilePages
+from hearth.api.gateway_log import GatewayLogPages
 from hearth.api.inference import Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
 from hearth.api.keys import KEYS_PATH, OWN_KEY_PATH, KeyPages
@@ -102,6 +103,7 @@ class Routes:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.status = StatusPages(gateway)
+        self.logs = GatewayLogPages(gateway)
         self._pages: list[Callable[[], APIRoute]] = []
         self.addresses: dict[str, Address] = {}
         """By path, or by the pattern of all paths of an address."""
@@ -126,6 +128,7 @@ class Routes:
             **_status_pages(self.status, RequestLogPages(gateway), ModelPages(gateway)),
             "/llm/completions": {"POST": CompletionPages(gateway).complete},
             **_work_pages(admin, JobPages(gateway)),
+            **_logs_pages(self.logs),
             **_stored_pages(admin, FilePages(gateway), BatchPages(gateway)),
             **_message_batch_pages(MessageBatchPages(gateway)),
             **_lease_pages(leases),
@@ -302,6 +305,13 @@ def _work_pages(admin: AdminPages, jobs: JobPages) -> Pages:
         "/llm/admin/confirm-clock": {"POST": admin.confirm_clock},
         "/llm/admin/unload": {"POST": admin.unload},
         "/llm/admin/models/log": {"GET": admin.model_log},
+    }
+
+
+def _logs_pages(logs: GatewayLogPages) -> Pages:
+    return {
+        "/llm/admin/logs": {"GET": logs.lines},
+        "/llm/admin/logs/stream": {"GET": logs.stream},
     }
 
 

@@ -21,8 +21,7 @@ from pydantic import BaseModel, Field
 from hearth.admission.auth import Identity
 from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.dependencies import Caller, CurrentRequest
-from hearth.api.request import Request
-from hearth.api.status_stream import Listener, StatusStream
+from hearth.api.status_stream import StatusStream, event_stream
 from hearth.config.settings import GatewayConfig
 from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
@@ -88,7 +87,6 @@ def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
     return moment.timestamp()
 
 
-_SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _EMULATOR_WARNING = "THE EMULATOR IS ANSWERING: no model runs, every text is made up"
 
@@ -126,11 +124,11 @@ class StatusPages:
 
         Raises CapacityError when too many listen.
         """
-        return _streamed(self._stream, request, caller)
+        return event_stream(self._stream, request, caller)
 
     async def dashboard(self, request: CurrentRequest, caller: Caller) -> StreamingResponse:
         """What the dashboard shows, as changes. Raises CapacityError when too many listen."""
-        return _streamed(self._feed, request, caller)
+        return event_stream(self._feed, request, caller)
 
     async def item(self, sequence: int, caller: Caller) -> JsonDict:
         """One item of the caller's own, any item for an admin. Raises NotFound."""
@@ -276,13 +274,3 @@ class StatusPages:
 
 def _json(content: JsonDict) -> bytes:
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _streamed(
-    feed: StatusStream | DashboardFeed, request: Request, identity: Identity
-) -> StreamingResponse:
-    listener = Listener(identity=identity, peer=request.peer, headers=request.headers)
-    feed.listeners.check_room(listener)
-    return StreamingResponse(
-        feed.frames(listener), media_type="text/event-stream", headers=_SSE_HEADERS
-    )

@@ -11,10 +11,13 @@ import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Protocol
+
+from fastapi.responses import StreamingResponse
 
 from hearth.admission.auth import Identity, Keyring
 from hearth.admission.http_checks import RequestHeaders
+from hearth.api.request import Request
 from hearth.config.settings import AuthSettings
 from hearth.errors import CapacityError, HearthError
 from hearth.execution.tasks import next_of
@@ -29,6 +32,8 @@ MAX_OF_ONE = 16
 ADMIN_ROOM = 8
 """So many are left for admins."""
 _HEARTBEAT = b": still here\n\n"
+
+_SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 Look = Callable[[bool], Awaitable[tuple[bytes | None, bool]]]
 """Takes whether something has changed; gives a frame, where there is one to send, and whether to
@@ -147,6 +152,23 @@ class Listeners:
         self._ended = True
         for over in self._open:
             over.set()
+
+
+class Feed(Protocol):
+    """What sends events to each that listens."""
+
+    listeners: Listeners
+
+    def frames(self, listener: Listener) -> AsyncGenerator[bytes]: ...
+
+
+def event_stream(feed: Feed, request: Request, identity: Identity) -> StreamingResponse:
+    """The answer that sends them. Raises CapacityError when too many listen."""
+    listener = Listener(identity=identity, peer=request.peer, headers=request.headers)
+    feed.listeners.check_room(listener)
+    return StreamingResponse(
+        feed.frames(listener), media_type="text/event-stream", headers=_SSE_HEADERS
+    )
 
 
 class StatusStream:

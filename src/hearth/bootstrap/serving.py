@@ -24,6 +24,7 @@ from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
 from hearth.observability.logs import LogSink, configure_logging
+from hearth.observability.recent_lines import RecentLines
 from hearth.ports import EventSink
 
 LAST_BYTES_GRACE_S = 1.0
@@ -149,7 +150,14 @@ async def serve(
     clock = SystemClock()
     server = config.settings.server
     output = configure_logging(server.log_format, sys.stdout, level=server.log_level)
+    recent = RecentLines()
+    output.on_line = recent.add
     signals = Signals()
+
+    def beside(gateway: Gateway) -> None:
+        gateway.recent_lines = recent
+        signals.on_reload(ServiceManager(gateway, os.environ).reload)
+
     try:
         async with running_gateway(
             config,
@@ -163,7 +171,7 @@ async def serve(
             watch=True,
             stop=signals.stop_requested,
             hurry=signals.hurry_requested,
-            beside=lambda gateway: signals.on_reload(ServiceManager(gateway, os.environ).reload),
+            beside=beside,
         ):
             _settle_memory()
             await signals.stop_requested.wait()

@@ -38,6 +38,7 @@ _COMMANDS = {
     "cancel": ("hearth.cli.admin:cancel", "Cancel requests that wait or run."),
     "jobs": ("hearth.cli.jobs:jobs", "List, show, cancel, wait for and submit durable jobs."),
     "log": ("hearth.cli.log:log", "List finished requests, the latest first."),
+    "logs": ("hearth.cli.logs:logs", "Print the last lines of the gateway's log; for admins."),
     "mode": ("hearth.cli.mode:mode", "Show the mode in force, or switch to NAME."),
     "yield": ("hearth.cli.yielding:yield_gpu", "Give GPU memory to another program."),
     "config": ("hearth.cli.config:config", "Check, show, compare and import the configuration."),

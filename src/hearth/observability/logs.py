@@ -352,6 +352,8 @@ class LogOutput:
         self, target: LogTarget, render: Callable[[LogLine], str], *, capacity: int, level: int
     ) -> None:
         self.level = level
+        self.on_line: Callable[[LogLine], None] | None = None
+        """Gets each line, also those that are dropped, on whatever thread it was logged."""
         self.dropped = 0
         """Lines lost because the output was too slow, blocked or closed."""
         self._reported = 0
@@ -379,6 +381,8 @@ class LogOutput:
 
     def put(self, line: LogLine) -> None:
         """Queue a line; never blocks."""
+        if self.on_line is not None:
+            self.on_line(line)
         if self._queue.qsize() < self._capacity:
             self._queue.put(line)
         else:
