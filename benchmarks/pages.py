@@ -57,6 +57,8 @@ ADDRESSES = {
     "swaps": "/llm/swaps?limit=1000",
     **_HISTORY,
     "models": "/llm/models",
+    "keys": "/llm/admin/keys",
+    "one's own key": "/llm/key",
     "settings": "/llm/admin/config",
     "status": "/llm/queue/status",
 }
