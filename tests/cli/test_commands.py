@@ -127,7 +127,7 @@ def all_of_caller(requests: int, jobs: int, batches: int) -> Fields:
             1,
             "refuses: only this",
         ),
-        ("status", f"GET {STATUS}", 403, {"error": "no"}, 1, "HEARTH_KEY (no)"),
+        ("status", f"GET {STATUS}", 403, {"error": "no"}, 1, "does not allow that: no.\nUse a key"),
         ("status", f"GET {STATUS}", 421, {"error": "no"}, 1, "server.allowed_hosts"),
         (
             "status",
@@ -443,6 +443,14 @@ def test_nobody_there_or_a_broken_server_ends_with_3_and_advice(hearth, said):
         url in result.stderr,
         "hearth serve" in result.stderr,
     ) == (3, "", True, True)
+
+
+def test_https_where_there_is_none_is_said_without_the_words_of_the_library(hearth, busy):
+    result = hearth("status", "--url", busy.url.replace("http:", "https:"))
+    assert (result.exit_code, "it does not speak HTTPS; write http://" in result.stderr) == (
+        3,
+        True,
+    )
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def test_a_key_without_the_right_sees_that_somebody_has_it(hearth, stub):
     assert hearth("yield", "--url", stub.url).stdout == "no other program has the GPU\n"
     taking = hearth("yield", "--url", stub.url, "2h")
     assert (taking.exit_code, "HEARTH_KEY" in taking.stderr) == (1, True)
-    assert "(this key must not take leases (may_lease))" in taking.stderr
+    assert "does not allow that: this key must not take leases (may_lease)" in taking.stderr
 
 
 def test_an_end_leaves_the_leases_of_programs_that_run_unless_they_are_named(hearth, stub):

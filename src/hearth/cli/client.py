@@ -268,8 +268,7 @@ class GatewayClient:
         try:
             yield
         except (OSError, HTTPException) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise self._unreachable(why) from error
+            raise self._unreachable(_why_unreachable(error)) from error
 
     def _check(self, response: HTTPResponse) -> None:
         """Raise a refusal as Hearth writes it: `{"error": "..."}`, and its `problems`, a
@@ -292,9 +291,9 @@ class GatewayClient:
                 f"{url} {f'refuses: {refusal}' if is_told else self._no_key_text()}"
             )
         if response.status == 403:
-            why = f" ({refusal})" if refusal else ""
+            why = f": {refusal}" if refusal else ""
             raise CommandFailed(
-                f"{url} requires an API key with that right: use --key or HEARTH_KEY{why}."
+                f"{url} does not allow that{why}.\nUse a key that may, with --key or HEARTH_KEY."
             )
         if response.status == 421:
             raise CommandFailed(
@@ -334,6 +333,12 @@ class GatewayClient:
             " HEARTH_URL."
         )
         return GatewayUnreachable(f"no gateway at {self.address.geturl()}: {what}.\n{advice}")
+
+
+def _why_unreachable(error: OSError | HTTPException) -> str:
+    if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":  # of ssl.SSLError
+        return "it does not speak HTTPS; write http://"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def read_text(path: Path) -> str:
