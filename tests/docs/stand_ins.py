@@ -3,14 +3,16 @@ NAME ARGS...`.
 
 `hearth` is the real one; of commands that would go on for ever or change the machine, only the
 arguments are checked. `curl` sends the request to the gateway of the test, whatever machine the
-address names, and fails on a refusal. `sqlite3` is Python's. `make` looks whether the target
-exists. What belongs to the machine (systemctl, git and the like) does nothing.
+address names (unless CURL_AS_WRITTEN is set), and fails on a refusal. `sqlite3` is Python's. `make`
+looks whether the target exists. `sleep` waits until the gateway of the test runs a request, or has
+none. What belongs to the machine (systemctl, git and the like) does nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import json
 import os
 import sqlite3
 import sys
@@ -66,7 +68,9 @@ def curl(arguments: list[str]) -> int:
     address = urlsplit(asked.url if "://" in asked.url else f"http://{asked.url}")
     headers = {} if asked.data is None else {"Content-Type": "application/x-www-form-urlencoded"}
     headers |= dict(line.split(": ", 1) for line in asked.headers)
-    connection = http.client.HTTPConnection(urlsplit(os.environ["HEARTH_URL"]).netloc, timeout=40)
+    gateway = urlsplit(os.environ["HEARTH_URL"]).netloc
+    netloc = address.netloc if "CURL_AS_WRITTEN" in os.environ else gateway
+    connection = http.client.HTTPConnection(netloc, timeout=40)
     connection.request(
         asked.method or ("GET" if asked.data is None else "POST"),
         address.path or "/",
@@ -100,15 +104,34 @@ def make(arguments: list[str]) -> int:
     )
 
 
+def sleep(arguments: list[str]) -> int:
+    """Until a request runs, where any waits."""
+    connection = http.client.HTTPConnection(urlsplit(os.environ["HEARTH_URL"]).netloc, timeout=40)
+    headers = {"Authorization": f"Bearer {os.environ.get('HEARTH_KEY')}"}
+    while True:
+        try:
+            connection.request("GET", "/llm/queue/status", headers=headers)
+            status = json.load(connection.getresponse())
+        except ConnectionRefusedError:
+            return 0
+        waiting = status["external_queue"]["pending"] + status["internal_queue"]["pending"]
+        if status["running"] or not waiting:
+            return 0
+
+
 def nothing(arguments: list[str]) -> int:
     """What belongs to the machine."""
     print("something")  # noqa: T201
     return 0
 
 
-PROGRAMS = {"hearth": hearth, "curl": curl, "sqlite3": sqlite, "make": make} | dict.fromkeys(
-    OF_THE_MACHINE, nothing
-)
+PROGRAMS = {
+    "hearth": hearth,
+    "curl": curl,
+    "sqlite3": sqlite,
+    "make": make,
+    "sleep": sleep,
+} | dict.fromkeys(OF_THE_MACHINE, nothing)
 
 if __name__ == "__main__":
     sys.exit(PROGRAMS[sys.argv[1]](sys.argv[2:]))
