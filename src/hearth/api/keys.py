@@ -90,6 +90,7 @@ class NewKeyBody(BaseModel, extra="forbid"):
     users_from: fields.HeaderName = ""
     admin: fields.Flag = False
     may_lease: fields.Flag = False
+    may_set_mode: fields.Flag = False
     allow_cloud: fields.Flag = False
     local_only: fields.Flag = False
     daily_usd: fields.Usd | None = None
@@ -288,14 +289,15 @@ def _answer(content: JsonDict, status: int) -> JSONResponse:
 def _command_for(key: KeySettings) -> str:
     """The command that makes such a key; empty where it has rights that the command cannot name."""
     is_assistant = key.lane is Lane.INTERNAL and key.priority is Priority.CRITICAL
-    sayable = {"name", "sha256", "lane", "admin", "may_lease", *(["priority"] * is_assistant)}
-    if entry_of(key).keys() - sayable:
+    sayable = {"name", "sha256", "lane", "admin", "may_lease", "may_set_mode"}
+    if entry_of(key).keys() - sayable - ({"priority"} if is_assistant else set()):
         return ""
     options = {
         "--assistant": is_assistant,
         "--lane internal": key.lane is Lane.INTERNAL and not is_assistant,
         "--admin": key.admin,
         "--may-lease": key.may_lease,
+        "--may-set-mode": key.may_set_mode,
     }
     chosen = [option for option, is_chosen in options.items() if is_chosen]
     return " ".join(("hearth key new", shlex.quote(key.name), *chosen, "--write"))

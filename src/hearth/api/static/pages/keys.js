@@ -183,6 +183,7 @@ function Badges({ row, isOwn }) {
     [internal, row.priority === "critical" ? "assistant" : "internal", "internal"],
     [row.admin, "admin", ""],
     [row.may_lease && !row.admin, "may take the GPU", ""],
+    [row.may_set_mode && !row.admin, "may switch the mode", ""],
     [row.allow_cloud && !row.local_only, "Claude", ""],
     [row.local_only, "this machine only", ""],
     [row.paused, "paused", "warn"],

@@ -18,6 +18,7 @@ const SETTINGS = {
 const RIGHTS = [
   ["admin", "Admin", "sees and cancels every request, manages models and keys"],
   ["may_lease", "May take the GPU", "gives it to another program for a time"],
+  ["may_set_mode", "May switch the mode", "puts a set of your settings in force"],
   ["local_only", "Stays on this machine", "no Claude and no other cloud"],
   ["allow_cloud", "May use Claude", "which costs money"],
 ];
