@@ -34,7 +34,8 @@ from hearth.cli.demo_narrator import Narrator
 from hearth.cli.emulate import until_stopped
 from hearth.cli.options import PORT, POSITIVE
 from hearth.cli.views import console_for
-from hearth.clock import SystemClock
+from hearth.clock import Clock, SystemClock
+from hearth.emulator.card import EmulatedCard
 from hearth.emulator.models import default_profiles
 from hearth.emulator.server import Emulator
 from hearth.engines.small_model.files import (
@@ -43,6 +44,8 @@ from hearth.engines.small_model.files import (
     installed_weights,
     run_of,
 )
+from hearth.execution.gpu_watch import GpuWatch
+from hearth.gateway import Gateway
 from hearth.types import JsonMapping
 
 _HOST = "127.0.0.1"
@@ -145,7 +148,11 @@ async def run_demo(
     hurry.set()
     config = home.config(pace)
     async with AsyncExitStack() as closing:
-        server_url = None if speed is None else await _emulator(speed, closing)
+        emulator = None if speed is None else demo_emulator(speed, SystemClock())
+        server_url = None
+        if emulator is not None:
+            server_url = await emulator.start(_HOST, 0)
+            closing.push_async_callback(emulator.stop)
         _, url = await closing.enter_async_context(
             running_gateway(
                 config,
@@ -154,6 +161,7 @@ async def run_demo(
                 backend_url=server_url,
                 sinks=(narrator,),
                 hurry=hurry,
+                beside=lambda gateway: watch_card(gateway, emulator),
             )
         )
         key = key_of(VISITOR)
@@ -170,16 +178,21 @@ async def run_demo(
     return narrator
 
 
-async def _emulator(speed: float, closing: AsyncExitStack) -> str:
-    """The address of one that `closing` stops."""
+def demo_emulator(speed: float, clock: Clock) -> Emulator:
+    """The model server of the emulated home, not listening yet."""
     profiles = [
         each.model_copy(update={"vram_gib": _HOME_GIB}) if each.name == HOME_MODEL else each
         for each in default_profiles()
     ]
-    emulator = Emulator(profiles, clock=SystemClock(), speed=speed, seed=1, vram_gib=_VRAM_GIB)
-    url = await emulator.start(_HOST, 0)
-    closing.push_async_callback(emulator.stop)
-    return url
+    return Emulator(profiles, clock=clock, speed=speed, seed=1, vram_gib=_VRAM_GIB)
+
+
+def watch_card(gateway: Gateway, emulator: Emulator | None) -> None:
+    """Have the gateway read the card of the emulator, where there is one."""
+    if emulator is not None:
+        card = EmulatedCard(emulator, vram_gib=_VRAM_GIB, clock=gateway.clock)
+        watch = GpuWatch(gateway.worker.runtime, card, gateway.engines)
+        gateway.accompany("gpu watch", watch.run)
 
 
 async def ask_for_ever(
