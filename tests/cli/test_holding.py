@@ -200,7 +200,11 @@ def test_the_exit_code_is_the_commands_own_or_that_of_shells(start, command, cod
 @pytest.mark.parametrize(
     ("status", "error", "says"),
     [
-        (403, "this key must not take leases", "does not allow that: this key must not take leases"),
+        (
+            403,
+            "this key must not take leases",
+            "does not allow that: this key must not take leases",
+        ),
         (400, "mib: too much", "the gateway refuses, and the command goes on: mib: too much"),
         (503, "draining", "draining The command starts without it"),
         (500, "?", "?"),

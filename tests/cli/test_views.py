@@ -547,9 +547,9 @@ def test_rows_that_no_table_can_hold_are_written_in_lines_with_every_column():
     models = [HOME | {"name": LONG}, DISK | {"waiting": 3}]
     assert lines(view("models", {"models": models}), columns=40) == [
         LONG,
-        "home, state in memory,",
-        "partly on the CPU, running 1 of 2,",
-        "waiting 3, on the GPU 20.0 GiB,",
+        "home; state in memory,",
+        "partly on the CPU; running 1 of 2;",
+        "waiting 3; on the GPU 20.0 GiB;",
         "size 25.0 GiB",
         "a:8b",
         "state on the disk, waiting 3",

@@ -39,9 +39,16 @@ _HEAD = ("id", "ts", "level", "event")
 @gateway_options
 @click.option("-f", "--follow", is_flag=True, help="Go on with each new line until Ctrl-C.")
 @click.option("--level", type=click.Choice(_LEVELS), help="Only lines of this level and above.")
-@click.option("--event", multiple=True, help="Only lines of this event; may be repeated.")
-@click.option("--caller", shell_complete=complete_callers, help="Only lines about this caller.")
-@click.option("--id", "request_id", help="Only lines about the request with this id.")
+@click.option(
+    "--event", metavar="NAME", multiple=True, help="Only lines of this event; may be repeated."
+)
+@click.option(
+    "--caller",
+    metavar="NAME",
+    shell_complete=complete_callers,
+    help="Only lines about this caller.",
+)
+@click.option("--id", "request_id", metavar="ID", help="Only lines about the request with this id.")
 @click.option(
     "--lines",
     type=click.IntRange(0, _KEPT),

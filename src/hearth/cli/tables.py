@@ -114,7 +114,8 @@ def _in_lines(row: Sequence[tuple[str, Text]]) -> RenderableType:
         for heading, cell in others
         if str(cell) not in ("", "-")
     ]
-    below = Padding(Phrases(Text(", ").join(said)), (0, 0, 0, 2))
+    between = "; " if any(", " in str(cell) for _, cell in others) else ", "
+    below = Padding(Phrases(Text(between).join(said)), (0, 0, 0, 2))
     return Group(first, below) if said else first
 
 
