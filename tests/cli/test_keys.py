@@ -233,3 +233,13 @@ def test_the_older_spelling_does_the_same_and_stands_in_no_list(hearth):
     listed = [line.split()[0] for line in hearth("admin", "--help").stdout.splitlines() if line]
     assert ("reload" in listed, "key" in listed) == (True, False)
     assert "\n  key " in hearth("--help").stdout
+
+
+def test_an_edit_that_leaves_no_admin_key_says_so(hearth, tmp_path):
+    (tmp_path / "hearth.yaml").write_text("{}\n")
+    args = ("--config", "hearth.yaml")
+    words = "no key has admin rights: make one with `hearth key new NAME --admin --write`"
+    assert words in hearth("key", "new", "tv", "--write", *args).stdout
+    assert words not in hearth("key", "new", "me", "--admin", "--write", *args).stdout
+    assert words in hearth("key", "revoke", "me", *args).stdout
+    assert "No key is left" in hearth("key", "revoke", "tv", *args).stdout

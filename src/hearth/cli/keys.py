@@ -136,6 +136,7 @@ def new_key(
     _show(name, secret)
     if writes:
         click.echo(f"Its digest is in {path}; a running gateway accepts it within a second.")
+        _say_what_is_missing(path)
         return
     if path is None:
         click.echo(f"{_NO_FILE}, and put these lines into it:\n")
@@ -202,5 +203,16 @@ def revoke(name: str, file: Path | None) -> None:
     click.echo(
         f"The key of {name} is no longer in {path}; a running gateway refuses it within a second."
     )
-    if not load_found(path).settings.auth.keys:
+    _say_what_is_missing(path)
+
+
+def _say_what_is_missing(path: Path | None) -> None:
+    """What an owner may not have meant by the last edit."""
+    keys = load_found(path).settings.auth.keys
+    if not keys:
         click.echo("No key is left: only programs on this machine can use the gateway now.")
+    elif not any(each.admin for each in keys):
+        click.echo(
+            "Every request needs a key now, and no key has admin rights: make one with `hearth key"
+            " new NAME --admin --write`."
+        )

@@ -33,8 +33,9 @@ export class Connect extends Component {
   models(models, chosen) {
     const names = Object.values(models).filter((model) => model.installed).map(({ name }) => name);
     const offered = names.includes(chosen) ? names : [chosen, ...names];
-    return html`<${Choice} id="model" label="Model" chosen=${chosen}
-      choose=${(model) => this.setState({ model })} options=${offered.map((name) => [name, name])} />`;
+    const options = offered.map((name) => [name, name]);
+    return html`<${Choice} id="model" label="Model" chosen=${chosen} options=${options}
+      choose=${(model) => this.setState({ model })} />`;
   }
 }
 
