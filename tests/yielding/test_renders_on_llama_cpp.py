@@ -34,7 +34,7 @@ from tests.support.patience import until
 from tests.support.recorder import Recorder
 
 MODEL = "letters"
-TOKENS = 20_000
+TOKENS = 8_000
 GRACE_S = 0.2
 RENDER_S = 3.0
 
