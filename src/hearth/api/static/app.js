@@ -84,9 +84,12 @@ class App extends Component {
       <main id="main" class=${classes}>${this.body(page)}</main>
       <${Said} said=${said} close=${() => this.setState({ said: null })} />
       ${question
-        ? html`<${Question} question=${question} close=${() => this.setState({ question: null })} />`
+        ? html`<${Question} question=${question}
+            close=${() => this.setState({ question: null })} />`
         : null}
-      ${help ? html`<${Help} opening=${OPENING} close=${() => this.setState({ help: false })} />` : null}`;
+      ${help
+        ? html`<${Help} opening=${OPENING} close=${() => this.setState({ help: false })} />`
+        : null}`;
   }
 
   body(page) {
@@ -128,7 +131,8 @@ function Said({ said, close }) {
   return html`<div role="status" class=${classes}>
     ${said
       ? html`<span>${said.text}</span>
-          <button class="icon" aria-label="Close" onClick=${close}><${Icon} name="close" /></button>`
+          <button class="icon" aria-label="Close" onClick=${close}>
+            <${Icon} name="close" /></button>`
       : null}
   </div>`;
 }
@@ -198,7 +202,8 @@ function Connection({ feed: { state, link } }) {
 function You({ feed, wall }) {
   if (!feed.state) return null;
   const { caller, admin } = feed.state.you;
-  return html`<span class="muted you" title="signed in as">${caller}${admin ? " (admin)" : ""}</span>
+  const name = `${caller}${admin ? " (admin)" : ""}`;
+  return html`<span class="muted you" title="signed in as">${name}</span>
     ${feed.key && !wall
       ? html`<button class="icon" aria-label="Sign out" title="Sign out"
           onClick=${() => feed.useKey("")}><${Icon} name="logout" /></button>`

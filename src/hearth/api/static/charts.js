@@ -1,4 +1,5 @@
-// The last hour: one lane per model with memory, work and swaps, and below it how many waited. Drawn by uPlot, on canvases.
+// The last hour: one lane per model with memory, work and swaps, and below it how many waited.
+// Drawn by uPlot, on canvases.
 
 import { h, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeOf, themeColour } from "./colours.js";
@@ -25,7 +26,8 @@ function lanesOf(timeline, residents, from) {
   return [...lanes].filter(([model]) => model !== "");
 }
 
-// What is open ends now; what began before the window begins with it. Intervals that overlap count once.
+// What is open ends now; what began before the window begins with it. Intervals that overlap count
+// once.
 function covered(spans, from, now) {
   let total = 0;
   let reached = from;
@@ -42,7 +44,11 @@ function covered(spans, from, now) {
 export function summary(state, now, span) {
   const from = now - span;
   const all = Object.values(state.timeline.spans).filter((one) => (one[3] ?? now) > from);
-  const busy = covered(all.filter((one) => one[1] === "busy"), from, now);
+  const busy = covered(
+    all.filter((one) => one[1] === "busy"),
+    from,
+    now,
+  );
   const swaps = all.filter((one) => one[1] === "swap");
   return {
     busy,
@@ -96,7 +102,11 @@ function withGaps(series, gaps, from) {
     const next = times.findIndex((at) => at >= ended);
     const [at, until] = [first < 0 ? times.length : first, next < 0 ? times.length : next];
     const start = Math.max(began, from);
-    series = series.map((values, index) => [...values.slice(0, at), ...(index ? [null, 0] : [start, Math.max(ended, start)]), ...values.slice(until)]);
+    series = series.map((values, index) => [
+      ...values.slice(0, at),
+      ...(index ? [null, 0] : [start, Math.max(ended, start)]),
+      ...values.slice(until),
+    ]);
   }
   return series;
 }
@@ -110,7 +120,11 @@ export class Charts extends Component {
     return h("div", { class: "charts" }, [
       h("div", { class: "lanes", ref: (node) => (this.laneNode = node) }),
       h("div", { class: "depth", ref: (node) => (this.depthNode = node) }),
-      h("p", { class: "readout", "aria-hidden": "true", ref: (node) => (this.readout = node) }, this.hint),
+      h(
+        "p",
+        { class: "readout", "aria-hidden": "true", ref: (node) => (this.readout = node) },
+        this.hint,
+      ),
     ]);
   }
 
@@ -119,7 +133,11 @@ export class Charts extends Component {
   }
 
   componentDidMount() {
-    this.unwatch = watchPlot(this.laneNode, () => this.rebuild(), () => this.resize());
+    this.unwatch = watchPlot(
+      this.laneNode,
+      () => this.rebuild(),
+      () => this.resize(),
+    );
     this.update(this.props);
   }
 
@@ -129,7 +147,12 @@ export class Charts extends Component {
   }
 
   componentWillReceiveProps(next) {
-    if (next.version !== this.drawn || next.span !== this.props.span || next.now - this.drawnAt >= 5) this.update(next);
+    if (
+      next.version !== this.drawn ||
+      next.span !== this.props.span ||
+      next.now - this.drawnAt >= 5
+    )
+      this.update(next);
   }
 
   destroy() {
@@ -164,17 +187,33 @@ export class Charts extends Component {
     this.drawnAt = now;
     const from = now - span;
     const before = this.model?.lanes.length;
-    this.model = { lanes: lanesOf(state.timeline, state.residents, from), marks: Object.values(state.timeline.marks), gaps: (state.timeline.gaps ?? []).filter((gap) => gap[1] > from), from, now };
+    this.model = {
+      lanes: lanesOf(state.timeline, state.residents, from),
+      marks: Object.values(state.timeline.marks),
+      gaps: (state.timeline.gaps ?? []).filter((gap) => gap[1] > from),
+      from,
+      now,
+    };
     this.depths = depthSeries(state.timeline, from, now);
     if (this.lanes && before !== this.model.lanes.length) this.destroy();
     if (!this.lanes) this.build();
-    this.lanes.setData([[from, now], [null, null]]);
+    this.lanes.setData([
+      [from, now],
+      [null, null],
+    ]);
     this.depth.setData(this.depths);
   }
 
   build() {
     const width = this.laneNode.clientWidth || 600;
-    this.lanes = new uPlot(this.laneOptions(width), [[this.model.from, this.model.now], [null, null]], this.laneNode);
+    this.lanes = new uPlot(
+      this.laneOptions(width),
+      [
+        [this.model.from, this.model.now],
+        [null, null],
+      ],
+      this.laneNode,
+    );
     this.depth = new uPlot(this.depthOptions(width), this.depths, this.depthNode);
   }
 
@@ -186,7 +225,12 @@ export class Charts extends Component {
     return {
       width,
       legend: { show: false },
-      cursor: { sync: { key: SYNC }, y: false, drag: { x: false, y: false }, points: { show: false } },
+      cursor: {
+        sync: { key: SYNC },
+        y: false,
+        drag: { x: false, y: false },
+        points: { show: false },
+      },
       padding: [4, 22, 0, 0],
     };
   }
@@ -204,7 +248,8 @@ export class Charts extends Component {
       ...this.style,
       size: this.scaled(22),
       space: this.scaled(70),
-      incrs: [1, 2, 5, 10, 15, 20, 30].map((minutes) => minutes * MINUTE_S), // never the same minute twice
+      // Whole minutes: a label never stands twice.
+      incrs: [1, 2, 5, 10, 15, 20, 30].map((minutes) => minutes * MINUTE_S),
       values: (_, splits) => splits.map((at) => clock(at, false)),
     };
   }
@@ -238,11 +283,26 @@ export class Charts extends Component {
       ...shared,
       height: this.scaled(DEPTH_PX),
       padding: [this.scaled(10), 22, 0, 0],
-      scales: { x: this.timeScale(), y: { range: (_, __, most) => [0, Math.max(4, Math.ceil((most ?? 0) * 1.1))] } },
+      scales: {
+        x: this.timeScale(),
+        y: { range: (_, __, most) => [0, Math.max(4, Math.ceil((most ?? 0) * 1.1))] },
+      },
       series: [
         {},
-        { stroke: themeColour("--external"), fill: themeColour("--external-fill"), width: 1.5, paths: stepped, points: { show: false } },
-        { stroke: themeColour("--internal"), fill: themeColour("--internal-fill"), width: 1.5, paths: stepped, points: { show: false } },
+        {
+          stroke: themeColour("--external"),
+          fill: themeColour("--external-fill"),
+          width: 1.5,
+          paths: stepped,
+          points: { show: false },
+        },
+        {
+          stroke: themeColour("--internal"),
+          fill: themeColour("--internal-fill"),
+          width: 1.5,
+          paths: stepped,
+          points: { show: false },
+        },
       ],
       axes: [
         { ...this.timeAxis(), size: this.scaled(6), values: () => [] },
@@ -276,9 +336,11 @@ export class Charts extends Component {
       const shade = themeColour(`--shade-${shadeOf(model)}`);
       const order = ["resident", "swap", "cut", "failed", "busy"];
       for (const kind of order) {
-        for (const span of spans) if (span[1] === kind) this.drawSpan(plot, span, top, height, shade, ratio);
+        for (const span of spans)
+          if (span[1] === kind) this.drawSpan(plot, span, top, height, shade, ratio);
       }
-      for (const mark of this.model.marks) if (mark[1] === model) this.drawMark(plot, mark, top, height, ratio);
+      for (const mark of this.model.marks)
+        if (mark[1] === model) this.drawMark(plot, mark, top, height, ratio);
     });
     ctx.restore();
   }
@@ -324,13 +386,18 @@ export class Charts extends Component {
       this.readout.textContent = `${clock(at)}  Hearth was not running, or nothing was recorded.`;
       return;
     }
-    const parts = this.model.lanes.map(([model, spans]) => atMoment(model, spans, at, this.model.now)).filter(Boolean);
-    const mark = this.model.marks.find((one) => Math.abs(one[0] - at) < (this.model.now - this.model.from) / 250);
+    const parts = this.model.lanes
+      .map(([model, spans]) => atMoment(model, spans, at, this.model.now))
+      .filter(Boolean);
+    const mark = this.model.marks.find(
+      (one) => Math.abs(one[0] - at) < (this.model.now - this.model.from) / 250,
+    );
     if (mark) parts.unshift(`${mark[2]} was interrupted`);
     const [times, total] = this.depths;
     let index = times.findIndex((time) => time > at);
     index = index < 0 ? times.length - 1 : Math.max(0, index - 1);
-    this.readout.textContent = `${clock(at)}  ${parts.join(" · ") || "no model loaded"} · ${count(total[index])} waiting`;
+    const loaded = parts.join(" · ") || "no model loaded";
+    this.readout.textContent = `${clock(at)}  ${loaded} · ${count(total[index])} waiting`;
   }
 }
 

@@ -1,4 +1,5 @@
-// One colour per model, the same everywhere on the page. Names are sorted so that a reload gives the same colours.
+// One colour per model, the same everywhere on the page. Names are sorted so that a reload gives
+// the same colours.
 
 const SHADES = 8;
 const known = new Map();

@@ -1,8 +1,9 @@
-// The one connection: a stream of a state and its patches, read with fetch because EventSource cannot send a key.
+// The one connection: a stream of a state and its patches, read with fetch because EventSource
+// cannot send a key.
 
 import { BASE } from "./base.js";
 
-const SILENCE_MS = 40_000; // The gateway sends something every 15 s; after this long the connection is dead.
+const SILENCE_MS = 40_000; // The gateway sends something every 15 s.
 const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 const KEY = `hearth.key${BASE}`; // A proxy may serve several gateways.
 
@@ -57,12 +58,17 @@ export class Feed {
     const abort = (this._abort = new AbortController());
     if (this._failures === 0) this._tell({ status: "connecting" });
     try {
-      const response = await fetch(`${BASE}/llm/dashboard/stream`, { headers: this.headers, signal: abort.signal, cache: "no-store" });
+      const response = await fetch(`${BASE}/llm/dashboard/stream`, {
+        headers: this.headers,
+        signal: abort.signal,
+        cache: "no-store",
+      });
       if (!response.ok) return await this._refused(response);
       await this._read(response.body, abort);
       if (abort === this._abort) this._retry("Hearth closed the connection");
     } catch (error) {
-      if (abort === this._abort) this._retry(abort.signal.aborted ? "The connection is silent" : "Hearth does not answer");
+      if (abort === this._abort)
+        this._retry(abort.signal.aborted ? "The connection is silent" : "Hearth does not answer");
     }
   }
 
@@ -104,7 +110,11 @@ export class Feed {
   }
 
   _take(frame) {
-    const data = frame.split("\n").filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
+    const data = frame
+      .split("\n")
+      .filter((line) => line.startsWith("data: "))
+      .map((line) => line.slice(6))
+      .join("\n");
     if (!data) return false;
     const message = JSON.parse(data);
     this._skew = message.now - Date.now() / 1000;
@@ -151,7 +161,8 @@ export async function errorText(response) {
   }
 }
 
-// `#key=...` in the address signs in for as long as the page is open, and is taken out of it; a browser never sends that part.
+// `#key=...` in the address signs in for as long as the page is open, and is taken out of it; a
+// browser never sends that part.
 function readKey() {
   const given = new URLSearchParams(location.hash.slice(1)).get("key");
   if (given) {

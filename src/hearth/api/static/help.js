@@ -15,7 +15,8 @@ const SHORTCUTS = [
 // Calls `actions[key]` for a key pressed outside of inputs. Returns a function that stops it.
 export function listen(actions) {
   const pressed = (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]"))
+      return;
     const typing = event.target.closest?.("input, textarea, select");
     if (typing && event.key !== "Escape") return;
     const action = actions[event.key];
@@ -38,8 +39,11 @@ export class Dialog extends Component {
   }
 
   render({ title, close, children, className = "" }) {
-    return html`<dialog ref=${(node) => (this.node = node)} class=${className} onClose=${close} aria-labelledby="dialog-title">
-      <header class="dialog-head"><h2 id="dialog-title">${title}</h2><button class="icon" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></header>
+    return html`<dialog ref=${(node) => (this.node = node)} class=${className} onClose=${close}
+      aria-labelledby="dialog-title">
+      <header class="dialog-head"><h2 id="dialog-title">${title}</h2>
+        <button class="icon" aria-label="Close" onClick=${close}><${Icon} name="close" /></button>
+      </header>
       ${children}
     </dialog>`;
   }
@@ -48,5 +52,7 @@ export class Dialog extends Component {
 // `opening`: a key and a text for each page.
 export function Help({ opening, close }) {
   return html`<${Dialog} title="Keyboard shortcuts" close=${close}>
-    <dl class="shortcuts">${[...opening, ...SHORTCUTS].map(([key, text]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl><//>`;
+    <dl class="shortcuts">${[...opening, ...SHORTCUTS].map(([key, text]) => html`<div key=${key}>
+      <dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl>
+  <//>`;
 }

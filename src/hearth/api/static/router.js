@@ -1,4 +1,5 @@
-// Addresses: a page has a path, and what it shows is the query, so that back, forward and links work.
+// Addresses: a page has a path, and what it shows is the query, so that back, forward and links
+// work.
 
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { BASE } from "./base.js";
