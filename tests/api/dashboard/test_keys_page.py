@@ -141,7 +141,8 @@ async def test_a_file_that_cannot_be_written_has_lines_to_paste(browser, tmp_pat
     async with home(tmp_path) as house:
         (tmp_path / "hearth.yaml.new").mkdir()
         path = "/dashboard/keys?new=1"
-        page = (await opened(browser, house, path=path, key="hearth_owner")).page
+        watched = await opened(browser, house, path=path, key="hearth_owner")
+        page = watched.page
         await page.get_by_label("Name of the program or person").fill("tv")
         await page.get_by_role("button", name="Make the key").click()
         secret = await shown_secret(page)
@@ -150,6 +151,11 @@ async def test_a_file_that_cannot_be_written_has_lines_to_paste(browser, tmp_pat
         await expect(box).to_contain_text("hearth key new tv --write --config")
         await expect(box).to_contain_text(digest_of(secret))
         assert "tv" not in kept(house)
+        await page.get_by_role("button", name="I have it").click()
+        await watched.order("Rotate the key of n8n", "Rotate")
+        await expect(box).to_contain_text("this line in place of the sha256 of n8n")
+        await watched.order("Revoke the key of n8n", "Revoke", "hearth key revoke n8n --config")
+        assert kept(house)["n8n"] == digest_of("hearth_n8n")
 
 
 async def test_others_see_their_own_key_and_the_address(browser, tmp_path):

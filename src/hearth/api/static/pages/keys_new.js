@@ -114,12 +114,15 @@ export class Secret extends Component {
 
 // The file could not be edited from here.
 function ByHand({ made }) {
+  const what = made.lines.startsWith("sha256:")
+    ? `this line in place of the sha256 of ${made.name}`
+    : "these lines into the file";
   return html`<p class="wrong" role="alert">It is not valid yet: ${made.error}.</p>
     ${made.command
       ? html`<p>Run this on the machine of Hearth as somebody who may write the file; it makes
           another secret:</p><${Copied} text=${made.command} label="the command" block />`
       : null}
-    <p>${made.command ? "Or put" : "Put"} these lines into the file; then this key is valid:</p>
+    <p>${made.command ? "Or put" : "Put"} ${what}; then this key is valid:</p>
     <${Copied} text=${made.lines} label="the lines for the file" block />`;
 }
 
