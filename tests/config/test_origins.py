@@ -44,7 +44,7 @@ def test_each_value_that_is_written_has_its_line_and_says_if_it_is_the_environme
         "ollama.url": ("environment", 1),
         "server.allowed_hosts": ("environment", 3),
         "scheduling.time_zone": ("file", 4),
-        "backend": ("file", 5),
+        "backend.mode": ("file", 5),
         "auth.keys": ("environment", 7),
         "models.a:1b.parallel": ("file", 11),
     }

@@ -38,7 +38,7 @@ from hearth.config.engine_checks import (
 )
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.mode_checks import mode_problems
-from hearth.config.origins import Origin, written_paths
+from hearth.config.origins import Origin, SettingPath, written_paths
 from hearth.config.scheduler_settings import GpuSettings, YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
@@ -73,6 +73,8 @@ _OLD_NAMES = {
     ("scheduling", "timezone"): "time_zone",
     ("cloud", "daily_cloud_external_usd"): "daily_external_usd",
 }
+_SHORT: Mapping[SettingPath, SettingPath] = {("backend",): ("backend", "mode")}
+"""What a value stands for where a section is written as one."""
 _UNKNOWN_DIGEST = "0" * 64
 
 
@@ -176,7 +178,7 @@ def parse_config(
     if problems:
         raise config_error(source, problems, document.lines)
     origins = {
-        path: Origin(
+        _SHORT.get(path, path): Origin(
             "environment" if path in variables.replaced else "file",
             line_of(path, document.lines),
         )

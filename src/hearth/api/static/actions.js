@@ -59,6 +59,22 @@ export class Orders {
     };
   }
 
+  // To none for null.
+  setMode(mode) {
+    return this.run("/llm/mode", { mode }, (answer) =>
+      answer.mode ? `The mode ${answer.mode} is in force.` : "No mode is in force.",
+    );
+  }
+
+  mode(name) {
+    return {
+      title: name ? `Switch to ${name}?` : "End the mode?",
+      text: `${name ? "Its settings" : "The settings outside of modes"} are in force at once. Requests that wait or run stay.`,
+      label: name ? "Switch" : "End",
+      run: () => this.setMode(name),
+    };
+  }
+
   preempt() {
     return {
       title: "Interrupt external requests?",

@@ -9,6 +9,7 @@ import { clock, whole } from "./format.js";
 import { Help, listen } from "./help.js";
 import { Icon } from "./icons.js";
 import { Lock } from "./lock.js";
+import { ModeSwitch } from "./modes.js";
 import { Notices } from "./notices.js";
 import { PAGES, pageOf } from "./pages.js";
 import { Link, follow, go, here } from "./router.js";
@@ -79,7 +80,8 @@ class App extends Component {
     const stale = feed.state && !["live", "connecting"].includes(feed.link.status);
     const down = feed.state && !feed.state.house.backend.up;
     const classes = `page-${page?.name ?? "none"} ${stale ? "stale" : ""} ${down ? "down" : ""}`;
-    return html`<${Header} feed=${feed} page=${page} help=${() => this.setState({ help: true })} />
+    return html`<${Header} feed=${feed} page=${page} orders=${this.orders}
+        help=${() => this.setState({ help: true })} />
       <${Notices} feed=${feed} orders=${this.orders} ask=${wall ? null : this.ask} />
       <main id="main" class=${classes}>${this.body(page)}</main>
       <${Said} said=${said} close=${() => this.setState({ said: null })} />
@@ -156,7 +158,7 @@ const WORDS = {
   refused: "refused",
 };
 
-function Header({ feed, page, help }) {
+function Header({ feed, page, orders, help }) {
   const { state, link } = feed;
   return html`<header class="top">
     <a class="skip" href="#main">Skip to content</a>
@@ -165,6 +167,7 @@ function Header({ feed, page, help }) {
     ${page?.wall || link.status === "locked" ? null : html`<${Pages} page=${page} />`}
     <span class="grow"></span>
     <${Connection} feed=${feed} />
+    ${state && !page?.wall ? html`<${ModeSwitch} state=${state} orders=${orders} />` : null}
     ${state ? html`<span class="muted facts-line">${factsOf(state, feed.now())}</span>` : null}
     <${You} feed=${feed} wall=${page?.wall} />
     ${page?.wall

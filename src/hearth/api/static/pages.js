@@ -4,6 +4,7 @@ import { History } from "./pages/history.js";
 import { Keys } from "./pages/keys.js";
 import { Now } from "./pages/now.js";
 import { Playground } from "./pages/playground.js";
+import { Settings } from "./pages/settings.js";
 import { Wall } from "./pages/wall.js";
 
 export const PAGES = [
@@ -11,6 +12,7 @@ export const PAGES = [
   { name: "history", title: "History", icon: "chart-line", page: History, key: "h" },
   { name: "keys", title: "Keys", icon: "key-variant", page: Keys, key: "k" },
   { name: "playground", title: "Playground", icon: "chat-outline", page: Playground, key: "p" },
+  { name: "settings", title: "Settings", icon: "cog-outline", page: Settings, key: "s" },
   { name: "wall", title: "Wall", icon: "monitor", page: Wall, wall: true },
 ];
 
