@@ -66,8 +66,9 @@ FORWARDED = [
 
 
 def test_every_form_of_a_key_names_the_same_caller_with_the_rights_of_the_key():
-    # every admin may take leases
-    expected = Identity(caller="house", authenticated=True, may_lease=True, **RIGHTS)
+    # every admin may take leases and switch the mode
+    rights = {**RIGHTS, "may_lease": True, "may_set_mode": True}
+    expected = Identity(caller="house", authenticated=True, **rights)
     # A blank one is what a client sends for a key that was set to nothing.
     sent = [[form] for form in FORMS] + [
         [blank, form] for form, blank in itertools.product(FORMS, BLANKS) if form[0] != blank[0]
