@@ -10,7 +10,9 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from click.testing import CliRunner
 
+from hearth.cli import main
 from hearth.config.document import Document, KeyPath
 from hearth.config.fields import Section
 from hearth.config.loading import load_gateway_config, parse_config
@@ -85,13 +87,17 @@ def test_the_shipped_file_loads_and_differs_only_in_task_types():
         *(f"scheduling.{name}" for name in ("active_hours", "schedule_drain_minutes")),
         *(
             "queue.max_external_depth",
-            "queue.max_interrupt_count",
             "rate_limits.callers",
             "budget.daily_external_usd",
             "budget.alert_pct",
         ),
         *(f"gpu.{name}" for name in ("swap_timeout_s", "restore_home_delay_s", "alerts")),
     }
+
+
+def test_the_shipped_file_is_checked_without_a_warning():
+    checked = CliRunner().invoke(main, ["config", "check", str(FOLDER / "llm_gateway.yaml")])
+    assert (checked.exit_code, checked.stderr) == (0, "")
 
 
 def test_donnas_own_configuration_loads_and_keeps_its_limits_and_its_home_model():
