@@ -200,12 +200,13 @@ async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password
         await page.get_by_role("link", name="Playground").click()
         await expect(page).to_have_url(f"{proxy.url}{prefix}/dashboard/playground")
         await page.reload()
-        await page.get_by_role("textbox").fill("hello")
+        await page.get_by_role("textbox", name="Message").fill("hello")
         await page.get_by_role("button", name="Send").click()
         await expect(page.locator("main")).to_contain_text("in total")
         await page.goto(f"{proxy.url}{prefix}/llm/queue/status")
         await expect(page.get_by_text("owner (admin)")).to_be_visible()
-        assert await page.evaluate("Object.keys(sessionStorage)") == [f"hearth.key{prefix}"]
+        kept = await page.evaluate("Object.keys(sessionStorage)")
+        assert sorted(kept) == [f"hearth.key{prefix}", f"hearth.talk{prefix}"]
         assert (proxy.strays, watched.hosts) == ([], {urlsplit(proxy.url).netloc})
         await context.close()
 

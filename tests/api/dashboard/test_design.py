@@ -100,6 +100,15 @@ async def places(page: Page) -> AsyncIterator[str]:
         await expect(page.get_by_role("dialog", name=title)).to_be_visible()
         yield title
         await page.keyboard.press("Escape")
+    await page.get_by_role("link", name="Models").click()
+    await expect(page.locator(".models-table")).to_be_visible()
+    yield "models"
+    await page.get_by_role("link", name="Playground").click()
+    await page.get_by_role("textbox", name="Message").fill("hello")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator(".turn.theirs")).to_contain_text("Sent")
+    yield "playground"
+    await page.get_by_role("link", name="Hearth").click()
     await page.get_by_role("button", name="Reload configuration").click()
     await page.get_by_role("button", name="Reload", exact=True).click()
     await expect(page.locator(".said")).to_be_visible()
@@ -201,13 +210,11 @@ async def test_the_playground_streams_and_nothing_claims_to_be_ready_without_a_s
         await page.go_back()
         await page.get_by_role("link", name="Playground").click()
         # the loaded one only embeds
-        await expect(page.get_by_role("combobox")).to_have_value("a:1")
-        await page.get_by_label("Prompt").fill("hello")
+        await expect(page.get_by_role("combobox", name="Model")).to_have_value("a:1")
+        await page.get_by_role("textbox", name="Message").fill("hello")
         await page.get_by_role("button", name="Send").click()
-        await expect(page.locator(".answer")).not_to_be_empty()
-        await expect(page.locator(".playground .buttons .grow")).to_contain_text(
-            "in total, first word after"
-        )
+        await expect(page.locator(".turn.theirs .text")).not_to_be_empty()
+        await expect(page.locator(".turn.theirs")).to_contain_text("first word after")
         await page.get_by_role("link", name="Hearth").click()
         await expect(page.get_by_text("a:1 is loaded and ready.")).to_be_visible()
         assert watched.complaints == []

@@ -17,7 +17,7 @@ export class Orders {
     const headers = { "content-type": "application/json", ...this._feed.headers };
     let response;
     try {
-      response = await fetch(BASE + path, { method, headers, body: method === "POST" ? JSON.stringify(body) : undefined, cache: "no-store" });
+      response = await fetch(BASE + path, { method, headers, body: body == null ? undefined : JSON.stringify(body), cache: "no-store" });
     } catch {
       return { error: "Hearth does not answer" };
     }

@@ -8,21 +8,10 @@ import { Empty, Model, Panel } from "./parts.js";
 export function Memory({ state, now, orders, ask }) {
   const { gpu } = state;
   const residents = Object.entries(state.residents);
-  const used = residents.reduce((sum, [, each]) => sum + (each.reserved_mib ?? 0), 0);
-  const foreign = gpu.foreign_mib ?? 0;
-  const capacity = gpu.capacity_mib ?? gpu.memory_total_mib;
-  const whole_ = Math.max(capacity ?? 0, used + foreign) || 1;
-  const free = capacity == null ? null : Math.max(0, capacity - used - foreign);
   const others = Object.values(state.models).filter((model) => !state.residents[model.name]);
   const tools = state.you.admin && ask ? html`<button class="small" onClick=${() => ask(orders.yieldGpu())}>Yield the GPU</button>` : null;
   return html`<${Panel} title=${gpu.unified_memory ? "Unified memory" : "GPU memory"} id="memory-title" note=${gpu.device ?? ""} tools=${tools}>
-    <div class="vram" role="img" aria-label=${vramLabel(residents, foreign, capacity)}>
-      ${residents.map(([name, each]) => each.reserved_mib ? html`<i key=${name} class=${`${shadeClass(name)} ${each.phase}`}
-        style=${{ width: `${(each.reserved_mib / whole_) * 100}%` }} title=${`${name}: ${gib(each.reserved_mib)}`}></i>` : null)}
-      ${foreign > 0 ? html`<i class="foreign" style=${{ width: `${(foreign / whole_) * 100}%` }} title=${`other programs: ${gib(foreign)}`}></i>` : null}
-    </div>
-    <p class="vram-legend"><span>${gib(used)} reserved${foreign > 0 ? ` · ${gib(foreign)} other programs` : ""}</span>
-      <span>${capacity == null ? "GPU size unknown: one model at a time" : `${gib(free)} free of ${gib(capacity)}`}</span></p>
+    <${MemoryBar} state=${state} />
     <div class="box">${residents.length ? html`<ul class="residents">${residents.map(([name, each]) => html`<${Resident} key=${name} name=${name} each=${each} now=${now} state=${state} orders=${orders} ask=${ask} />`)}</ul>`
       : html`<${Empty}>No model is loaded.<//>`}</div>
     ${others.length && ask ? html`<details class="others"><summary>${others.length} more installed</summary><ul class="residents">
@@ -32,6 +21,24 @@ export function Memory({ state, now, orders, ask }) {
           <button class="small" aria-label=${`Load ${short(model.name)}`} onClick=${() => ask(state.you.admin ? orders.load(model.name) : orders.request(model.name))}>Load</button>` : null}</li>`)}
     </ul></details>` : null}
   <//>`;
+}
+
+// What has which part of the memory, and what is free.
+export function MemoryBar({ state }) {
+  const { gpu } = state;
+  const residents = Object.entries(state.residents);
+  const used = residents.reduce((sum, [, each]) => sum + (each.reserved_mib ?? 0), 0);
+  const foreign = gpu.foreign_mib ?? 0;
+  const capacity = gpu.capacity_mib ?? gpu.memory_total_mib;
+  const whole_ = Math.max(capacity ?? 0, used + foreign) || 1;
+  const free = capacity == null ? null : Math.max(0, capacity - used - foreign);
+  return html`<div class="vram" role="img" aria-label=${vramLabel(residents, foreign, capacity)}>
+      ${residents.map(([name, each]) => each.reserved_mib ? html`<i key=${name} class=${`${shadeClass(name)} ${each.phase}`}
+        style=${{ width: `${(each.reserved_mib / whole_) * 100}%` }} title=${`${name}: ${gib(each.reserved_mib)}`}></i>` : null)}
+      ${foreign > 0 ? html`<i class="foreign" style=${{ width: `${(foreign / whole_) * 100}%` }} title=${`other programs: ${gib(foreign)}`}></i>` : null}
+    </div>
+    <p class="vram-legend"><span>${gib(used)} reserved${foreign > 0 ? ` · ${gib(foreign)} other programs` : ""}</span>
+      <span>${capacity == null ? "GPU size unknown: one model at a time" : `${gib(free)} free of ${gib(capacity)}`}</span></p>`;
 }
 
 function vramLabel(residents, foreign, capacity) {

@@ -2,6 +2,7 @@
 
 import { History } from "./pages/history.js";
 import { Keys } from "./pages/keys.js";
+import { Models } from "./pages/models.js";
 import { Now } from "./pages/now.js";
 import { Playground } from "./pages/playground.js";
 import { Settings } from "./pages/settings.js";
@@ -10,6 +11,7 @@ import { Wall } from "./pages/wall.js";
 export const PAGES = [
   { name: "now", title: "Now", icon: "pulse", page: Now, key: "n" },
   { name: "history", title: "History", icon: "chart-line", page: History, key: "h" },
+  { name: "models", title: "Models", icon: "cube-outline", page: Models, key: "m" },
   { name: "keys", title: "Keys", icon: "key-variant", page: Keys, key: "k" },
   { name: "playground", title: "Playground", icon: "chat-outline", page: Playground, key: "p" },
   { name: "settings", title: "Settings", icon: "cog-outline", page: Settings, key: "s" },
