@@ -104,12 +104,13 @@ def test_what_is_mended_in_the_scripts_of_click_is_mended(hearth, shell, has, ha
     assert (has in shown, has_not in shown) == (True, False)
 
 
-Type = Callable[[bytes, bytes], None]
+END = b"#END"
+Screen = Callable[[bytes], bytes]
 
 
 @pytest.fixture
-def type_in_bash(hearth, tmp_path: Path, url: str) -> Iterator[Type]:
-    """Types keys in a real bash on a terminal, and expects its screen to have a text."""
+def screen_after(hearth, tmp_path: Path, url: str) -> Iterator[Screen]:
+    """Types keys in a real bash on a terminal; gives what the screen shows when it has read them."""
     program = tmp_path / "bin" / "hearth"
     program.parent.mkdir()
     code = "import sys; sys.argv[0] = 'hearth'; from hearth.cli import main; main()"
@@ -127,17 +128,18 @@ def type_in_bash(hearth, tmp_path: Path, url: str) -> Iterator[Type]:
         command, stdin=its, stdout=its, stderr=its, env=environ, start_new_session=True
     ) as bash:
 
-        def expect(text: bytes) -> None:
+        def shown_until(text: bytes) -> bytes:
             screen = b""
             while text not in screen:
                 assert select.select([ours], [], [], WITHIN_S)[0], screen
                 screen += os.read(ours, 4096)
+            return screen
 
-        def type_keys(keys: bytes, shows: bytes) -> None:
-            os.write(ours, keys)
-            expect(shows)
+        def type_keys(keys: bytes) -> bytes:
+            os.write(ours, keys + END)
+            return shown_until(END)
 
-        expect(PROMPT)
+        shown_until(PROMPT)
         try:
             yield type_keys
         finally:
@@ -161,5 +163,5 @@ def type_in_bash(hearth, tmp_path: Path, url: str) -> Iterator[Type]:
         ),
     ],
 )
-def test_tab_completes_in_a_real_bash_names_with_colons_too(type_in_bash, keys, shows):
-    type_in_bash(keys, shows)
+def test_tab_completes_in_a_real_bash_names_with_colons_too(screen_after, keys, shows):
+    assert shows in screen_after(keys)
