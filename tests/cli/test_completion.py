@@ -110,7 +110,7 @@ Screen = Callable[[bytes], bytes]
 
 @pytest.fixture
 def screen_after(hearth, tmp_path: Path, url: str) -> Iterator[Screen]:
-    """Types keys in a real bash on a terminal; gives what the screen shows when it has read them."""
+    """Types keys in a real bash on a terminal; gives what the screen shows once it read them."""
     program = tmp_path / "bin" / "hearth"
     program.parent.mkdir()
     code = "import sys; sys.argv[0] = 'hearth'; from hearth.cli import main; main()"
