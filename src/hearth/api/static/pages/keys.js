@@ -82,11 +82,12 @@ export class Keys extends Component {
 
   callers(open) {
     const { answer, problem } = this.loaded ?? {};
+    const { query } = this.props;
     const tools = html`<button class="primary" onClick=${open}>
       <${Icon} name="plus" /> New key</button>`;
     const rows = answer ? [...answer.keys, ...answer.others] : [];
     return html`<${Panel} title="Callers" id="callers-title" className="callers-panel"
-      note=${noteOf(answer)} tools=${this.isFirst ? null : tools}>
+      note=${noteOf(answer)} tools=${this.isFirst || query.has("new") ? null : tools}>
       ${problem ? html`<p class="wrong" role="alert">${problem}</p>` : null}
       <ul class="callers">${rows.map((row) => this.row(row, answer.keys))}</ul>
     <//>`;

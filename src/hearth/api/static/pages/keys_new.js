@@ -54,6 +54,9 @@ export class NewKey extends Component {
           <input name="name" required maxlength="64" pattern="[A-Za-z0-9][A-Za-z0-9_.\\-]*"
             title="Letters, digits, _ . and -, beginning with a letter or digit"
             spellcheck="false" /></label>
+        <label class="field">Only these models (empty: all; * stands for anything)
+          <input name="models" spellcheck="false"
+            placeholder="llama3*, qwen2.5-coder:14b" /></label>
         <fieldset><legend>What asks with it</legend>
           ${KINDS.map(([value, title, text]) => html`<label key=${value} class="check">
             <input type="radio" name="kind" value=${value} checked=${kind === value}
@@ -78,10 +81,7 @@ export class NewKey extends Component {
           <span><b>${title}</b> <small>${text}</small></span></label>`)}
       </fieldset>
       <label class="field" hidden=${!cloud}>US dollars a day for Claude (empty: no limit of its own)
-        <input name="daily_usd" type="number" min="0" step="0.01" inputmode="decimal" /></label>
-      <label class="field">Only these models (empty: all; * stands for anything)
-        <input name="models" spellcheck="false"
-          placeholder="llama3*, qwen2.5-coder:14b" /></label>`;
+        <input name="daily_usd" type="number" min="0" step="0.01" inputmode="decimal" /></label>`;
   }
 }
 
