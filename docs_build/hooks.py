@@ -36,6 +36,7 @@ _SOURCES = {
 """What pages link to in the repository, and the generated page that takes its place in the site."""
 _SOURCE_LINK = re.compile(rf"\]\(((?:\.\./)*)\.\./({'|'.join(map(re.escape, _SOURCES))})\)")
 _REPOSITORY_LINK = re.compile(r"\]\(docs/([^)]*)\)")
+_NAMED_PAGE = re.compile(r"`docs/([^`]+\.md)`")
 _EVERY = "*.md"
 
 
@@ -54,7 +55,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/metrics.md": metrics_page(),
         "reference/alerts.md": alerts_page(),
         "reference/http.md": http_page(asyncio.run(openapi())),
-        "changelog.md": _REPOSITORY_LINK.sub(r"](\1)", Path("CHANGELOG.md").read_text("utf-8")),
+        "changelog.md": changelog_page(Path(config.docs_dir)),
     }
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
@@ -64,6 +65,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 - what MkDocs has beside it
     """Lead links to what a generated page was made from to that page."""
     return _SOURCE_LINK.sub(lambda link: f"]({link[1]}{_SOURCES[link[2]]})", markdown)
+
+
+def changelog_page(pages: Path) -> str:
+    """The changelog, whose names of pages are links where the page is still there."""
+    text = _REPOSITORY_LINK.sub(r"](\1)", Path("CHANGELOG.md").read_text("utf-8"))
+    return _NAMED_PAGE.sub(
+        lambda name: f"[{name[1]}]({name[1]})" if (pages / name[1]).is_file() else name[0], text
+    )
 
 
 async def openapi() -> dict[str, Any]:

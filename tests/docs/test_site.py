@@ -41,6 +41,7 @@ def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
         "reference/http.html",
     } <= set(built)
     assert 'id="scheduling.aging.promote_after_s"' in built["reference/settings.html"]
+    assert 'href="yielding.html"' in built["changelog.html"].partition("<article")[2]
     assert {address for page in built.values() for address in LOADED.findall(page)} == set()
     assert "fonts.g" not in "".join(each.read_text("utf-8") for each in site.rglob("*.css"))
 
