@@ -8,11 +8,12 @@ after the other, over a store with a million requests that the release before ha
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from shutil import copyfile
 from statistics import median
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from urllib.request import Request, urlopen
 
 import yaml
@@ -29,7 +30,11 @@ TARGET_MS = 200.0
 STALL_TARGET_MS = 20.0
 START_TIMEOUT_S = 300.0
 TIMEOUT_S = 60.0
+SETTLE_S = 3.0
+"""What a start does after it listens, such as a last collection of garbage, is no page's."""
 FRAME_END = b"\n\n"
+MOST_BYTES = 1 << 20
+"""Of an export; what comes after it comes as fast."""
 
 _HISTORY = {
     f"history {window}{by}": f"/llm/history?window={window}{query}"
@@ -53,16 +58,22 @@ ADDRESSES = {
     "log, a model": "/llm/log?model=model-1:8b&limit=50",
     "log, failed": "/llm/log?outcome=failed&limit=50",
     "log, failed of a caller in a month": "/llm/log?outcome=failed&caller=caller-3&since=30d",
+    "log, an engine": "/llm/log?engine=vllm&limit=50",
+    "log, a task type of a lane": "/llm/log?task_type=summary&lane=internal&limit=50",
+    "log, one id": "/llm/log?request_id=req_000000000000",
     "log, two months ago": "/llm/log?until=60d&limit=50",
+    "log, a caller two months ago": "/llm/log?until=60d&caller=caller-3&limit=50",
     "swaps": "/llm/swaps?limit=1000",
     **_HISTORY,
     "models": "/llm/models",
     "keys": "/llm/admin/keys",
     "one's own key": "/llm/key",
     "settings": "/llm/admin/config",
+    "settings, what a saved file would change": "/llm/admin/config/pending",
     "status": "/llm/queue/status",
 }
 FIRST_FRAME = "/llm/dashboard/stream"
+EXPORT = "/llm/log/export?format=jsonl"
 
 
 def measure(rounds: int, place: Path) -> list[Finding]:
@@ -77,8 +88,11 @@ def measure(rounds: int, place: Path) -> list[Finding]:
         long_log.tell_engines(place / f"hearth-{port}.db")
         stalls = place / "stalls"
         with _hearth(config, stalls, port) as hearth:
+            sleep(SETTLE_S)
             asked = [_asked(name, hearth, path, stalls, rounds) for name, path in ADDRESSES.items()]
             asked.append(_asked("dashboard, first frame", hearth, FIRST_FRAME, stalls, rounds))
+            first_mib, stall = _asked("export, first MiB", hearth, EXPORT, stalls, rounds)
+            asked.append((replace(first_mib, target=None), stall))  # a download, and no page waits
             started_s = hearth.started_s
     return [
         Finding(
@@ -119,7 +133,7 @@ def _asked(
 ) -> tuple[Finding, Finding]:
     """How long the answer took, and by how much the loop was late meanwhile."""
     began = monotonic()
-    took_ms = [_answered_ms(f"{hearth.url}{path}") for _ in range(rounds)]
+    took_ms = [_answered_ms(hearth, path) for _ in range(rounds)]
     stalled_ms = longest_ms(stalls, began, monotonic())
     return (
         Finding(
@@ -140,13 +154,14 @@ def _asked(
     )
 
 
-def _answered_ms(url: str) -> float:
+def _answered_ms(hearth: Child, path: str) -> float:
     """Until the whole answer is there; of an endless one, its first frame."""
+    url = f"{hearth.url}{path}"
     request = Request(url, headers=authorization(OWNER))  # noqa: S310 - a URL of our own
     began = perf_counter()
     with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - as above
         if FIRST_FRAME not in url:
-            answer.read()
+            answer.read(MOST_BYTES)
         else:
             received = b""
             while FRAME_END not in received:
