@@ -490,6 +490,8 @@ class InstalledModel:
     where the list does not say. `slots`: requests it serves at the same time; None where the
     backend does not say. `file_mib`: what its weights take on the disk; None where it does not say.
     `max_context_tokens`: the longest context it was made for; None where it does not say.
+    `abilities`: what its server says that it can do, where `capabilities` are only what no request
+    is refused for before the server is asked.
     """
 
     name: str
@@ -499,6 +501,7 @@ class InstalledModel:
     slots: int | None = None
     file_mib: float | None = None
     max_context_tokens: int | None = None
+    abilities: frozenset[str] | None = None
 
 
 @frozen

@@ -62,6 +62,7 @@ async def test_sizes_contexts_aliases_and_what_it_can_do_are_listed(house):
         "num_ctx": 16_384,
         "max_context_tokens": 131_072,
         "capabilities": ["completion", "vision"],
+        "accepts": ["completion", "vision"],
         "aliases": ["any"],
     }
     assert wanted.items() <= big.items()

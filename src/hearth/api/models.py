@@ -95,7 +95,8 @@ class _Facts:
         listed = self.installed.get(name) or InstalledModel(name=name)
         measured = self.measured.get(name, _UNMEASURED)
         warmth = self.warmth.get(name, _COLD)
-        can = listed.capabilities
+        accepts = listed.capabilities
+        can = accepts if listed.abilities is None else listed.abilities
         return {
             "engines": engines,
             "loads": self.loads(name),
@@ -113,6 +114,7 @@ class _Facts:
             "pinned": name == self.pinned,
             "aliases": self.aliases.get(name, []),
             "capabilities": None if can is None else sorted(can),
+            "accepts": None if accepts is None else sorted(accepts),
         }
 
 

@@ -200,6 +200,7 @@ async def test_what_its_models_can_do_is_what_it_says_or_not_refused():
         has = await engine.capabilities("a")
         assert has is not None
         assert ("completion" in has, "vision" in has) == (True, False)
+        assert {one.abilities for one in await engine.installed()} == {frozenset({"completion"})}
 
 
 async def test_a_probe_is_answered_by_a_model_that_works_and_not_by_one_that_hangs():

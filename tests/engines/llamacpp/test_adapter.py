@@ -419,6 +419,8 @@ async def test_pages_of_ollama_tell_of_the_one_model():
         assert (await page("/v1/models/none"))[0] == 404
         status, shown = await page("/api/show", "POST", model=MODEL)
         assert (status, shown["capabilities"]) == (200, ["completion"])
+        [known] = await engine.installed()
+        assert known.abilities == frozenset({"completion"})
         assert await page("/api/show", "POST", model="x") == (404, {"error": "model 'x' not found"})
 
 

@@ -53,6 +53,8 @@ async def test_what_is_on_its_disk_is_listed():
         assert "vision" in (listed["seer-q4_k_m"].capabilities or ())
         assert "vision" not in (listed["qwen/a"].capabilities or ())
         assert listed["embedder"].capabilities == frozenset({"embedding"})
+        assert listed["embedder"].abilities == frozenset({"embedding"})
+        assert listed["qwen/a"].abilities == frozenset({"completion", "tools"})
         assert await engine.installed() is await engine.installed()
         assert await resident(engine) == []
         assert (engine.loads_on_request, engine.loads_can_be_cut) == (True, False)

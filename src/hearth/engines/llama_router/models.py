@@ -51,6 +51,11 @@ class RouterModel:
         return CAPABILITIES | ({"vision"} if self.sees else set())
 
     @property
+    def abilities(self) -> tuple[str, ...]:
+        """What it says that the model can do; of tools and thoughts it says nothing."""
+        return ("completion", "vision") if self.sees else ("completion",)
+
+    @property
     def size_bytes(self) -> int:
         """Of its weights, 0 where it is not loaded."""
         return count_in(self.weights, "size", MOST_BYTES) or 0
@@ -78,6 +83,7 @@ class RouterModel:
                 slots=slots_in(self.arguments) or slots,
                 file_mib=self.size_bytes / MIB or None,
                 max_context_tokens=count_in(self.weights, "n_ctx_train"),
+                abilities=frozenset(self.abilities),
             )
             for name in self.names
         ]

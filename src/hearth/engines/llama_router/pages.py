@@ -38,7 +38,7 @@ def _shown(model: RouterModel, name: str, digest: str, since: Callable[[str], fl
         owner="llamacpp",
         since_wall_s=since(digest),
         digest=digest,
-        abilities=("completion", "vision") if model.sees else ("completion",),
+        abilities=model.abilities,
         size_bytes=model.size_bytes,
         vram_mib=model.resident.vram_mib if is_own and model.status in IN_MEMORY else None,
         context_tokens=model.context_tokens,

@@ -69,6 +69,7 @@ class Served:
                 capabilities=self.capabilities,
                 slots=self.slots,
                 max_context_tokens=self.max_context_tokens,
+                abilities=frozenset(self.abilities),
             )
             for name in self.names
         )

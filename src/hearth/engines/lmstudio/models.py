@@ -33,6 +33,7 @@ class StudioModel:
     digest: str
     embeds: bool
     sees: bool
+    uses_tools: bool
     size_bytes: int
     quantization: str
     format: str
@@ -44,14 +45,16 @@ class StudioModel:
     @property
     def installed(self) -> InstalledModel:
         sees = frozenset({"vision"}) if self.sees else frozenset[str]()
-        capabilities = frozenset({"embedding"}) if self.embeds else _CHATS | sees
+        tools = frozenset({"tools"}) if self.uses_tools else frozenset[str]()
+        embeds = frozenset({"embedding"})
         return InstalledModel(
             name=self.name,
             digest=self.digest,
-            capabilities=capabilities,
+            capabilities=embeds if self.embeds else _CHATS | sees,
             slots=self.slots,
             file_mib=self.size_bytes / MIB or None,
             max_context_tokens=self.max_context_tokens,
+            abilities=embeds if self.embeds else frozenset({"completion"}) | sees | tools,
         )
 
     @property
@@ -96,6 +99,7 @@ def _model(name: str, key: str, entry: JsonObject) -> StudioModel:
         digest=hashlib.sha256(encode(decisive)).hexdigest(),
         embeds=entry.get("type") == "embedding",
         sees=at(entry, ("capabilities", "vision")) is True,
+        uses_tools=at(entry, ("capabilities", "trained_for_tool_use")) is True,
         size_bytes=count_in(entry, "size_bytes", MOST_BYTES) or 0,
         quantization=_text(at(entry, ("quantization", "name"))),
         format=_text(entry.get("format")),

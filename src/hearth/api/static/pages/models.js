@@ -152,8 +152,8 @@ function noteOf(engine, models) {
     engine.version && engine.version !== "unknown" ? engine.version : "",
     engine.up ? "" : (engine.problem ?? "does not answer"),
     `${models.length} ${models.length === 1 ? "model" : "models"}`,
-    engine.loads ? "" : "stay in memory for as long as the server has them",
-    engine.on_card ? "" : "take no memory of this GPU",
+    engine.loads ? "" : "in memory for as long as the server runs",
+    engine.on_card ? "" : "not on this GPU",
   ];
   return facts.filter(Boolean).join(" · ");
 }

@@ -125,7 +125,7 @@ function warmOf(model) {
 function Acts({ model, state, orders, ask, engine, manages }) {
   const { admin } = state.you;
   const name = short(model.name);
-  const talks = model.capabilities?.includes("completion") ?? !model.name.includes("embed");
+  const talks = model.accepts?.includes("completion") ?? !model.name.includes("embed");
   const button = (verb, question, className = "small") => html`<button class=${className}
     aria-label=${`${verb} ${name}`} onClick=${() => ask(question)}>${verb}</button>`;
   return html`<span class="act-line">

@@ -233,7 +233,7 @@ function pasted(event, page, model) {
 
 // Nothing is known of what some models can do: then they may be asked.
 export function sees(model) {
-  return Boolean(model) && (model.capabilities?.includes("vision") ?? true);
+  return Boolean(model) && (model.accepts?.includes("vision") ?? true);
 }
 
 function rowsOf(text) {
@@ -247,18 +247,18 @@ function choicesOf(state, answer) {
   const names = [...new Set(models.flatMap((model) => model.aliases ?? []))];
   const aliases = names.map((name) => {
     const of = models.filter((model) => model.aliases.includes(name));
-    return { name, alias: of.map((each) => short(each.name)), capabilities: union(of) };
+    return { name, alias: of.map((each) => short(each.name)), accepts: union(of) };
   });
   return [...aliases, ...models];
 }
 
 function talks(model) {
-  return model.capabilities?.includes("completion") ?? !model.name.includes("embed");
+  return model.accepts?.includes("completion") ?? !model.name.includes("embed");
 }
 
 function union(models) {
-  if (models.some((model) => !model.capabilities)) return null;
-  return [...new Set(models.flatMap((model) => model.capabilities))];
+  if (models.some((model) => !model.accepts)) return null;
+  return [...new Set(models.flatMap((model) => model.accepts))];
 }
 
 // On a phone the keyboard covers the page, and the input stays above it.

@@ -84,5 +84,5 @@ function Think({ talk, think }) {
 
 // Nothing is known of what some models can do: then they may be asked.
 function thinks(model) {
-  return Boolean(model) && (model.capabilities?.includes("thinking") ?? true);
+  return Boolean(model) && (model.accepts?.includes("thinking") ?? true);
 }

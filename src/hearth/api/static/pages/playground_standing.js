@@ -71,7 +71,7 @@ export function tookOf(turn, state) {
     ...(turn.took ?? []),
     turn.tokens ? `${count(turn.tokens)} tokens` : "",
     turn.speed ? rate(turn.speed) : "",
-    turn.promptTokens ? `${count(turn.promptTokens)} of the prompt` : "",
+    turn.promptTokens ? `prompt of ${count(turn.promptTokens)} tokens` : "",
     turn.why === "length" ? "cut at its limit of tokens" : "",
     turn.ended > turn.began ? `${duration(turn.ended - turn.began)} in total` : "",
   ];
