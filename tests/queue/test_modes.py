@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
-from hearth.config.settings import GatewayConfig, ModeSettings, Settings
+from hearth.config.settings import GatewayConfig, ModeSettings, QueueSettings, Settings
 from hearth.errors import BadRequest
 from hearth.events import ConfigReloaded, ModeSwitched, OwnerWarned
 from hearth.queue.modes import Modes
-from hearth.types import DAY_S, HOUR_S
+from hearth.types import DAY_S, HOUR_S, Lane
+from tests.support.fake_ollama import FakeModel
 from tests.support.fields import Fields
 from tests.support.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -154,3 +156,46 @@ async def test_a_clock_that_is_set_back_makes_no_choice_last_longer(house: House
     assert modes.mode == "gaming"
     await sleep_until(house.now + DAY_S)
     assert modes.mode == "day"
+
+
+POLICIES = ("fifo", "affinity", "cost_aware", "time_slice", "adaptive")
+
+
+def drawn_mode(rng: Random) -> Fields:
+    return {
+        "queue": {
+            "paused_callers": rng.sample(["one", "two", "three"], rng.randrange(3)),
+            "sharing": rng.choice(["fifo", "fair"]),
+        },
+        "scheduling": {
+            "policy": rng.choice(POLICIES),
+            "active_hours": rng.choice([[], ["00:00-24:00"]]),
+        },
+        "gpu": {"home_model": rng.choice(["a", "b", ""]), "parallel": rng.choice([1, 2])},
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+@in_virtual_time
+async def test_whatever_modes_come_and_go_nothing_accepted_is_lost(seed: int):
+    rng = Random(seed)
+    modes = {f"m{number}": drawn_mode(rng) for number in range(3)}
+    settings = with_modes(**modes)
+    settings = settings.replace(queue=QueueSettings(max_external_depth=1000))
+    models = [FakeModel(name=name, parallel=2) for name in "ab"]
+    async with House(*models, resident="a", settings=settings) as house:
+        tickets = []
+        for _ in range(60):
+            await sleep_until(house.now + rng.choice((0.0, 0.1, 1.0, 5.0)))
+            if rng.random() < 0.3:
+                house.gateway.modes.switch(rng.choice([None, *modes]), by="boss")
+            tickets.append(
+                house.submit(
+                    rng.choice("ab"),
+                    caller=rng.choice(("one", "two", "three")),
+                    lane=rng.choice(list(Lane)),
+                    service_s=rng.choice((0.1, 1.0, 10.0)),
+                )
+            )
+        house.gateway.modes.switch(None, by="boss")
+        assert [text_of(await body_of(ticket)) for ticket in tickets] == [FULL_TEXT] * 60
