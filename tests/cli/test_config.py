@@ -159,6 +159,20 @@ def test_a_home_model_unknown_to_ollama_is_a_warning(hearth, file, stub, name, u
     assert (result.exit_code, result.stderr[: len(warning) or None]) == (0, warning)
 
 
+def test_a_home_model_of_a_mode_that_is_not_installed_is_a_warning(hearth, file, stub):
+    stub.put("/api/version", {"version": "0.33.0"})
+    stub.put("/api/ps", {"models": []})
+    stub.put("/api/tags", {"models": HERE})
+    file.write_text(
+        f"gpu: {{home_model: 'here:1b'}}\nollama: {{url: '{stub.url}'}}\n"
+        "storage: {enabled: false}\n"
+        "modes: {night: {gpu: {home_model: 'a:1b'}}, day: {gpu: {home_model: ''}}}\n"
+    )
+    result = hearth("config", "check", str(file))
+    missing = "modes.night.gpu.home_model: home model a:1b is not installed: ollama pull a:1b"
+    assert (result.exit_code, result.stderr) == (0, f"warning: {missing}\n")
+
+
 def test_models_of_aliases_unknown_to_ollama_are_warnings_and_shadows_are_errors(
     hearth, file, stub
 ):

@@ -148,9 +148,9 @@ def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
 
     Raises ConfigError where an alias has the name of an installed model.
     """
-    home = settings.gpu.home_model
+    homes = _home_models(settings)
     aliases = settings.aliases
-    if not home and not aliases:
+    if not homes and not aliases:
         return
     asked = asyncio.run(ask_engines(settings, ENGINE_TIMEOUT_S))
     engines = asked.engines
@@ -159,8 +159,10 @@ def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
         why = f"{row.engine.title} does not answer at {row.url}"
         if isinstance(error, BackendProtocolError):
             why = f"{row.url}: {error.message.rstrip('.')}"
-        if home:
-            yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
+        yield from (
+            f"{place}: {why}, so it is unknown whether {home} is installed"
+            for place, home in homes.items()
+        )
         if aliases:
             yield f"aliases: {why}, so it is unknown whether their models are installed"
     installed = {model.name.lower() for model in engines.installed}
@@ -169,12 +171,23 @@ def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
         raise problems_of_file(path, shadowing)
     if asked.errors:
         return
-    if home and engines.canonical(home).lower() not in installed:
-        how = engines.how_to_install(home)
-        yield f"gpu.home_model: home model {home} is not installed: {how}"
+    yield from (
+        f"{place}: home model {home} is not installed: {engines.how_to_install(home)}"
+        for place, home in homes.items()
+        if engines.canonical(home).lower() not in installed
+    )
     for where, model in missing_choices(aliases, installed, engines.canonical):
         how = engines.how_to_install(model)
         yield f"{where}: {model} is not installed, so it is passed over: {how}"
+
+
+def _home_models(settings: Settings) -> dict[str, str]:
+    """That of the configuration and those of its modes, by the place where they are written."""
+    written = {"": settings.gpu} | {
+        f"modes.{name}.": mode.gpu for name, mode in settings.modes.items()
+    }
+    homes = {f"{before}gpu.home_model": gpu.home_model for before, gpu in written.items()}
+    return {place: home for place, home in homes.items() if home}
 
 
 def _url_of_ollama(

@@ -3,6 +3,7 @@
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { count, day, whole } from "./format.js";
 import { Panel } from "./parts.js";
+import { Link } from "./router.js";
 
 export function Gateway({ state, now, orders, ask }) {
   const { alerts, announced } = state.house;
@@ -15,6 +16,7 @@ export function Gateway({ state, now, orders, ask }) {
       ${due.map(([task, at]) => html`<${Fact} key=${task}><b>${task}</b> is due at${" "}
         ${day(at, now)}, in ${whole(at - now)}<//>`)}
       <${Hours} house=${state.house} now=${now} />
+      <${Mode} modes=${state.house.modes} now=${now} />
     </ul>
     ${state.you.admin && ask ? html`<${Buttons} state=${state} orders=${orders} ask=${ask} />` : null}
   <//>`;
@@ -59,6 +61,13 @@ function Hours({ house: { mode, hours, policy, promotions }, now }) {
   const promoted = promotions ? ` · ${count(promotions)} promoted by age` : "";
   return html`<${Fact} title=${`scheduling.active_hours: ${hours.windows.join(", ") || "none"}`}>
     ${what} · policy ${policy}${promoted}<//>`;
+}
+
+function Mode({ modes, now }) {
+  if (!modes?.names?.length) return null;
+  const until = modes.until == null ? "" : `, next change ${day(modes.until, now)}`;
+  return html`<${Fact}>${modes.mode ? html`Mode <b>${modes.mode}</b>` : "No mode"}${until}
+    ${" · "}<${Link} to="settings">Modes<//><//>`;
 }
 
 function Buttons({ state, orders, ask }) {

@@ -32,13 +32,14 @@ function textOf(value) {
   return value === "" ? "empty" : String(value);
 }
 
-// Of an entry of a list, what is said of it.
+// Of an entry of a list, what is said of it: `n8n: lane external, models llama3*`.
 function itemText(item) {
   if (item === null || typeof item !== "object") return String(item);
-  const said = Object.entries(item).filter(
-    ([, each]) => ![null, false, ""].includes(each) && each.length !== 0,
-  );
-  return said.map(([name, each]) => `${name}: ${textOf(each)}`).join(" ");
+  const { name, ...rest } = item;
+  const said = Object.entries(rest)
+    .filter(([, each]) => ![null, false, ""].includes(each) && each.length !== 0)
+    .map(([key, each]) => (each === true ? key : `${key} ${textOf(each)}`));
+  return [name, said.join(", ")].filter(Boolean).join(": ");
 }
 
 export function originOf({ origin }, mode) {
