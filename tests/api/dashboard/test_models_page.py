@@ -18,6 +18,7 @@ pytest.importorskip(
 from playwright.async_api import expect
 
 from tests.api.dashboard.browsing import KEYS, house_with, opened, whole_house
+from tests.api.dashboard.test_design import COUNT_SHIFTS, MOST_SHIFT
 from tests.support.home import EMBEDDER, LLAMA
 
 MODELS = "/dashboard/models"
@@ -65,7 +66,7 @@ async def test_models_are_listed_by_engine_with_what_is_known_and_are_found(brow
 
 async def test_an_admin_loads_pins_unloads_and_deletes_and_is_asked_first(browser, tmp_path):
     async with whole_house(tmp_path) as house:
-        watched = await opened(browser, house, path=MODELS)
+        watched = await opened(browser, house, path=MODELS, script=COUNT_SHIFTS)
         page = watched.page
         row = page.get_by_role("row").filter(has_text="nomic-embed-text")
         await watched.order("Load nomic-embed-text", "Load", "was requested")
@@ -86,6 +87,7 @@ async def test_an_admin_loads_pins_unloads_and_deletes_and_is_asked_first(browse
         await expect(row).to_contain_text("not installed")  # the configuration names it
         await expect(row.get_by_role("button")).to_have_count(0)
         assert house.gateway.name_of(EMBEDDER) is None
+        assert await page.evaluate("shift") <= MOST_SHIFT
         assert watched.complaints == []
 
 

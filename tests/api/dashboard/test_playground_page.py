@@ -21,6 +21,7 @@ pytest.importorskip(
 from playwright.async_api import FilePayload, Page, Request, expect
 
 from tests.api.dashboard.browsing import KEYS, house_with, opened, whole_house
+from tests.api.dashboard.test_design import COUNT_SHIFTS, MOST_SHIFT
 from tests.support.home import SLOW
 from tests.support.patience import until
 
@@ -107,7 +108,8 @@ async def test_it_shows_where_its_request_stands_in_the_queue_and_a_stop_takes_i
 
 async def test_an_interrupted_answer_is_shown_as_such_and_goes_on(browser, tmp_path):
     async with whole_house(tmp_path) as house:
-        watched = await opened(browser, house, path=f"{PLAYGROUND}?model={SLOW}")
+        path = f"{PLAYGROUND}?model={SLOW}"
+        watched = await opened(browser, house, path=path, script=COUNT_SHIFTS)
         page = watched.page
         await say(page, "tell me everything")
         standing = page.locator(".standing-line")
@@ -127,6 +129,7 @@ async def test_an_interrupted_answer_is_shown_as_such_and_goes_on(browser, tmp_p
         await expect(page.locator(".turn.theirs .text")).to_have_text(longer)
         await page.get_by_role("button", name="Stop").click()
         await expect(standing).to_contain_text("interrupted once")
+        assert await page.evaluate("shift") <= MOST_SHIFT
         assert watched.complaints == []
 
 

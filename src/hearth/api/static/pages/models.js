@@ -12,7 +12,8 @@ import { Head, ModelRow } from "./models_row.js";
 import { Pull, PullForm } from "./models_pull.js";
 
 const SHOWN = 100;
-const CALM_MS = 3000; // The page is asked for no more often, however much the feed has to say.
+const CALM_MS = 3000; // Models are asked for no more often, however much the feed has to say,
+const MANY = 500; // and where there are more than this, less often.
 
 export class Models extends Component {
   constructor(props) {
@@ -48,7 +49,8 @@ export class Models extends Component {
       this.seen = signOf(this.props.state);
       this.loaded.ask("/llm/models");
     };
-    const pause = this.asked + CALM_MS - Date.now();
+    const many = Math.max(1, (this.loaded.answer?.models.length ?? 0) / MANY);
+    const pause = this.asked + CALM_MS * many - Date.now();
     if (pause <= 0) ask();
     else this.timer = setTimeout(ask, pause);
   }
@@ -99,7 +101,8 @@ function Engine({ page, engine, answer, find, state, now, orders, ask, feed }) {
   const wanted = find.trim().toLowerCase();
   const listed = answer.models.filter((model) => model.engine === engine.name);
   const own = listed.map((model) => live(model, state));
-  const found = own.filter((model) => matches(model, wanted)).sort(byUse);
+  const found = own.filter((model) => matches(model, wanted));
+  found.sort(found.length > SHOWN ? byUse : byName);
   const shown = page.state.more[engine.name] ?? SHOWN;
   const more = { ...page.state.more, [engine.name]: shown + SHOWN };
   const id = `engine-${engine.name}`;
@@ -140,10 +143,14 @@ function matches(model, wanted) {
   return texts.some((text) => text.toLowerCase().includes(wanted));
 }
 
-// What is in use first, then by name.
+function byName(one, other) {
+  return one.name.localeCompare(other.name);
+}
+
+// Of very many, what is in use comes first; else no row moves because its model is loaded.
 function byUse(one, other) {
   const rank = (model) => 4 * model.resident + 2 * Boolean(model.waiting) + model.home;
-  return rank(other) - rank(one) || one.name.localeCompare(other.name);
+  return rank(other) - rank(one) || byName(one, other);
 }
 
 function noteOf(engine, models) {

@@ -32,12 +32,12 @@ export function Turn({ turn, last, pending, edit, again, state, now }) {
     <h2 class="who">${mine ? "You" : short(turn.answeredBy ?? turn.model)}${turn.madeUp
       ? html` <span class="badge warn">made up by the emulator</span>`
       : null}</h2>
+    ${mine ? null : html`<${Standing} turn=${turn} pending=${pending} state=${state} now=${now} />`}
     ${mine ? html`<${Shown} turn=${turn} />` : html`<${Thoughts} turn=${turn} />`}
     ${turn.text ? html`<div class="text">${turn.text}</div>` : null}
-    ${mine ? null : html`<${Standing} turn=${turn} pending=${pending} state=${state} now=${now} />`}
     ${turn.problem ? html`<${Problem} problem=${turn.problem} />` : null}
     <div class="turn-tools">
-      ${turn.text ? html`<${Copy} text=${turn.text} />` : null}
+      ${turn.text && !pending ? html`<${Copy} text=${turn.text} />` : null}
       ${last && mine
         ? html`<button class="icon" title="Edit" aria-label="Edit the last message"
             onClick=${edit}><${Icon} name="pencil-outline" /></button>`
@@ -95,6 +95,7 @@ class Copy extends Component {
   }
 }
 
+// Above the text, which grows: nothing that is read moves.
 function Standing({ turn, pending, state, now }) {
   if (!pending) return html`<p class="standing-line muted small">${tookOf(turn, state)}</p>`;
   const { phase, text } = standingOf(turn, state, now);
