@@ -36,9 +36,9 @@ export function clock(at, withSeconds = true) {
 }
 
 // A time of today, or with its weekday, or with its date where a weekday could be another week's.
-export function day(at, now) {
+export function day(at, now, withSeconds = false) {
   const then = new Date(at * 1000);
-  if (then.toDateString() === new Date(now * 1000).toDateString()) return clock(at, false);
+  if (then.toDateString() === new Date(now * 1000).toDateString()) return clock(at, withSeconds);
   const near = Math.abs(at - now) < 6.5 * 86_400;
   const options = near ? { weekday: "short" } : { month: "short", day: "numeric" };
   return `${then.toLocaleDateString([], options)}${near ? "" : ","} ${clock(at, false)}`;
@@ -173,6 +173,39 @@ function reason(why, now) {
     default:
       return "its turn";
   }
+}
+
+// What an ended request waited for, by the kinds of `reason`; `batching` is of embeddings.
+const WAITED = {
+  swap: "a swap to its model to begin",
+  load: "its model to load",
+  slot: "its model to be free",
+  turn: "its turn",
+  others_turn: "the turn of another model",
+  held: "a model that was held for another caller",
+  announced: "an announced task",
+  background: "other programs' requests",
+  batching: "others to share its call",
+  left_alone: "a model that had failed to load",
+  refused: "an engine that took no more",
+  pinned: "GPU memory: a model was pinned",
+  lease: "another program, which had the GPU",
+  memory: "memory that other programs used",
+  paused: "the pause to end",
+  caller_paused: "the pause of its caller to end",
+  backend_down: "the model server to answer",
+  handing_over: "the emulator's last answers, then Ollama",
+  stopping: "nothing: Hearth was stopping",
+};
+
+export function waitedFor(kind) {
+  return WAITED[kind] ?? kind.replaceAll("_", " ");
+}
+
+// What it waited for, the longest first, without what took no time.
+export function waitsOf(item) {
+  const known = Object.entries(item.waited_for ?? {}).filter(([, seconds]) => seconds >= 0.05);
+  return known.sort((a, b) => b[1] - a[1]);
 }
 
 export function startsIn(start, now) {

@@ -5,11 +5,13 @@ import { Keys } from "./pages/keys.js";
 import { Models } from "./pages/models.js";
 import { Now } from "./pages/now.js";
 import { Playground } from "./pages/playground.js";
+import { Requests } from "./pages/requests.js";
 import { Settings } from "./pages/settings.js";
 import { Wall } from "./pages/wall.js";
 
 export const PAGES = [
   { name: "now", title: "Now", icon: "pulse", page: Now, key: "n" },
+  { name: "requests", title: "Requests", icon: "format-list-bulleted", page: Requests, key: "r" },
   { name: "history", title: "History", icon: "chart-line", page: History, key: "h" },
   { name: "models", title: "Models", icon: "cube-outline", page: Models, key: "m" },
   { name: "keys", title: "Keys", icon: "key-variant", page: Keys, key: "k" },

@@ -40,7 +40,7 @@ function Cloud({ cloud }) {
 
 // What has ended.
 
-const PHASES = [
+export const PHASES = [
   ["queue", "waiting"],
   ["swap", "swap"],
   ["first", "reading"],
@@ -99,7 +99,7 @@ export function phasesOf(item) {
   return { queue: item.queue_s - swap, swap, ...runOf(item) };
 }
 
-function Phases({ item, longest }) {
+export function Phases({ item, longest }) {
   const phases = phasesOf(item);
   const text = PHASES.filter(([name]) => phases[name] >= 0.05).map(([name, word]) => `${word} ${duration(phases[name])}`).join(", ") || "less than 50 ms";
   return html`<span class="bar" role="img" aria-label=${text} title=${text}>${PHASES.map(([name]) => phases[name] > 0

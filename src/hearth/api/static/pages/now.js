@@ -2,7 +2,6 @@
 
 import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
 import { Alerts } from "../alerts.js";
-import { Detail } from "../detail.js";
 import { FirstRun, firstRun } from "../first_run.js";
 import { Gateway } from "../gateway.js";
 import { Jobs } from "../jobs.js";
@@ -14,13 +13,12 @@ import { Timeline } from "../timeline.js";
 import { Waiting } from "../waiting.js";
 
 export class Now extends Component {
-  state = { grouped: null, item: null, all: false, refused: false };
+  state = { grouped: null, all: false, refused: false };
 
-  show = (item) => this.setState({ item });
+  show = (item) => this.props.go("requests", { id: item.request_id });
 
   render({ feed, state, now, orders, ask, version }) {
     const shared = { state, now, orders, ask, show: this.show };
-    const { item } = this.state;
     const { asked, shown } = firstRun({ feed, state });
     const setUp = shown
       ? html`<${FirstRun} feed=${feed} state=${state} closed=${() => this.setState({})} />`
@@ -38,11 +36,7 @@ export class Now extends Component {
           <${Limits} ...${shared} />
           <${Gateway} ...${shared} />
         </div>
-      </div>
-      ${item
-        ? html`<${Detail} state=${state} now=${now} shown=${item}
-            close=${() => this.setState({ item: null })} />`
-        : null}`;
+      </div>`;
   }
 
   work(shared, version) {
