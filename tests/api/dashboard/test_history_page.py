@@ -16,7 +16,16 @@ from playwright.async_api import Locator, Page, expect
 
 from tests.api.dashboard.browsing import Site, opened, whole_house
 from tests.api.dashboard.test_accessibility import violations
-from tests.api.dashboard.test_design import DRAWN, LEAST, LOOKS, MEASURE, PHONE_PX, TARGET_PX
+from tests.api.dashboard.test_design import (
+    COUNT_SHIFTS,
+    DRAWN,
+    LEAST,
+    LOOKS,
+    MEASURE,
+    MOST_SHIFT,
+    PHONE_PX,
+    TARGET_PX,
+)
 from tests.support.sql import run_sql
 
 BUSY = """
@@ -112,9 +121,15 @@ async def test_a_chart_is_read_by_pointer_and_keys_and_zoomed(browser, house):
 
 
 async def test_the_history_stands_out_and_fits_every_screen(browser, house):
-    watched = await opened(browser, house, path="/dashboard/history?group=model&window=90d")
+    path = "/dashboard/history?group=caller&window=30d"
+    watched = await opened(browser, house, path=path, script=COUNT_SHIFTS)
     page = watched.page
     await expect(page.locator(".series canvas")).to_have_count(7)
+    await page.get_by_role("button", name="90 days").click()
+    await expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    await chart(page, "Answer tokens").locator(".u-over").hover()
+    await expect(chart(page, "Answer tokens").locator(".readout")).to_contain_text("caller 11")
+    assert await page.evaluate("shift") <= MOST_SHIFT
     faults: dict[tuple[str, int, str, str], float] = {}
     for scheme, width in (*LOOKS, ("light", 360), ("dark", 3840)):
         await page.set_viewport_size({"width": width, "height": 900})

@@ -199,7 +199,9 @@ export class Series extends Component {
     if (index == null || !(index in times)) return this.summary();
     const known = lines.filter(({ values }) => values[index] != null);
     if (!known.length) return `${spanText(times[index], step)}: not known`;
-    const shown = known.filter(({ values }) => lines.length < 4 || values[index] > 0);
+    const few = lines.length < 4;
+    const shown = known.filter(({ values }) => few || values[index] > 0);
+    if (!few) shown.sort((a, b) => b.values[index] - a.values[index]);
     const parts = shown.map(({ name, values }) => `${name} ${text(values[index])}`.trim());
     return `${spanText(times[index], step)}: ${parts.join(" · ") || text(0)}`;
   }

@@ -26,7 +26,12 @@ export class History extends Component {
 
   constructor(props) {
     super(props);
-    this.loaded = new Loaded(props.feed, () => this.setState({}));
+    this.loaded = new Loaded(props.feed, () => this.answered());
+  }
+
+  answered() {
+    this.shown = this.address(this.props);
+    this.setState({});
   }
 
   componentDidMount() {
@@ -83,9 +88,10 @@ export class History extends Component {
 
   render(props, { zoom }) {
     const chosen = this.chosen(props);
-    const { answer: found, loading } = this.loaded;
+    const { answer: found } = this.loaded;
     const problem = props.state.jobs ? this.loaded.problem : NO_STORE;
-    return html`<div class="history" aria-busy=${String(loading)}>
+    const busy = !problem && this.shown !== this.address(props);
+    return html`<div class="history" aria-busy=${String(busy)}>
       <h1 class="hidden">History</h1>
       <${Choice} chosen=${chosen} found=${found} choose=${(changes) => this.choose(changes)} />
       ${problem ? html`<${Empty}>${problem}<//>` : null}
