@@ -82,6 +82,22 @@ async def test_an_acknowledged_command_is_in_force_after_a_kill(nursery, tmp_pat
 
 
 @pytest.mark.timeout(120)
+async def test_a_mode_that_was_switched_to_is_in_force_after_a_kill(nursery, tmp_path):
+    config = tmp_path / "config.yaml"
+    text = CONFIG + STORE + "modes: {{gaming: {{}}, night: {{}}}}\n"
+    in_force: str | None = None
+    async with ModelServer() as model:
+        config.write_text(text.format(url=model.url, path=tmp_path / "hearth.db"))
+        for wanted in ("gaming", "night", None, None):
+            life = await nursery.birth("serve", config=str(config))
+            url = f"{await life.url()}/llm/mode"
+            assert (await asked("GET", url))["mode"] == in_force
+            assert (await asked("PUT", url, {"mode": wanted}))["mode"] == wanted
+            in_force = wanted
+            await life.end()
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_restart_loads_nothing_into_memory_that_a_lease_has(nursery, tmp_path, by):
     config = tmp_path / "config.yaml"
