@@ -14,6 +14,7 @@ from tests.support.fields import Fields
 MODELS = "/api/v1/models"
 LOAD = "/api/v1/models/load"
 UNLOAD = "/api/v1/models/unload"
+DOWNLOAD = "/api/v1/models/download"
 
 
 @dataclass
@@ -90,8 +91,31 @@ class StubStudio:
             await peer.send(await self._load(peer.json))
         elif path == UNLOAD:
             await peer.send(self._unload(peer.json["instance_id"]))
+        elif path == DOWNLOAD:
+            await peer.send(self._download(peer.json))
+        elif path.startswith(f"{DOWNLOAD}/status/"):
+            await peer.send(json_answered(self._job))
         else:
             await self._work(peer)
+
+    def _download(self, asked: Fields) -> bytes:
+        """Half of it comes with each look."""
+        if asked["model"] in self.entries:
+            return json_answered({"status": "already_downloaded"})
+        if asked["model"].startswith("unknown"):
+            return json_answered({"error": {"message": "Model not found", "type": "x"}}, 404)
+        self._of_job = {"status": "downloading", "job_id": "job_1", "total_size_bytes": 1000}
+        self._done_bytes = 0
+        self._fails = asked["model"].startswith("failing")
+        return json_answered(self._of_job | {"downloaded_bytes": 0})
+
+    @property
+    def _job(self) -> Fields:
+        self._done_bytes += 500
+        status = "downloading" if self._done_bytes < 1000 else "completed"
+        if self._fails:
+            status = "failed"
+        return self._of_job | {"status": status, "downloaded_bytes": self._done_bytes}
 
     def sent_to(self, path: str) -> list[Fields]:
         return [body for asked, body in self.asked if asked == path]

@@ -15,9 +15,9 @@ from hearth.dialects.routes import Endpoint
 from hearth.engines.lmstudio.engine import LmStudio
 from hearth.engines.lmstudio.models import models_in
 from hearth.errors import BackendProtocolError, BadRequest, LoadError, ModelNotFound
-from hearth.types import LoadOptions
+from hearth.types import BackendCall, LoadOptions
 from tests.dialects.test_any_value import with_odd_values
-from tests.engines.lmstudio.stub import LOAD, MODELS, UNLOAD, Entry, StubStudio
+from tests.engines.lmstudio.stub import DOWNLOAD, LOAD, MODELS, UNLOAD, Entry, StubStudio
 from tests.engines.openai_server.scripted import post, whole
 from tests.engines.stub_server import StubServer, read
 from tests.engines.upstream_model import answered
@@ -212,3 +212,32 @@ def test_no_value_in_any_place_breaks_the_reading_of_its_list():
         for model in models_in(json.loads(json.dumps(odd))):
             assert model.installed.name
             assert model.slots >= 1
+
+
+async def pulling(engine: LmStudio, name: str, **more: Any) -> tuple[int, list[Any]]:
+    exchange = await engine.open(post("/api/pull", model=name, **more))
+    lines = b"".join(await read(exchange)).splitlines()
+    return exchange.status, [json.loads(line) for line in lines]
+
+
+async def test_a_pull_is_a_download_that_is_looked_at_until_it_is_over():
+    async with before(Entry("qwen/a")) as (engine, studio):
+        status, lines = await pulling(engine, "hf.co/org/repo:Q4_K_M")
+        part = {"status": "pulling job_1", "digest": "job_1", "total": 1000}
+        assert (status, lines[:-1]) == (200, [part | {"completed": done} for done in (0, 500)])
+        assert lines[-1] == {"status": "success"}
+        wanted = {"model": "https://huggingface.co/org/repo", "quantization": "Q4_K_M"}
+        assert studio.sent_to(DOWNLOAD) == [wanted]
+        assert await pulling(engine, "qwen/a") == (200, [{"status": "success"}])
+        assert await pulling(engine, "new/a", stream=False) == (200, [{"status": "success"}])
+
+
+async def test_a_pull_that_fails_says_so_as_ollama_does():
+    async with before() as (engine, _):
+        assert await pulling(engine, "unknown/a") == (404, [{"error": "Model not found"}])
+        failed = {"error": "LM Studio says that the download is failed; its app says why"}
+        status, lines = await pulling(engine, "failing/a")
+        assert (status, lines[-1]) == (200, failed)
+        assert await pulling(engine, "failing/a", stream=False) == (500, [failed])
+        nothing = BackendCall(method="POST", path="/api/pull", body=b"{}")
+        assert (await engine.open(nothing)).status == 400

@@ -10,16 +10,16 @@ export const pulls = {
   all: [],
   changed: () => {},
 
-  // `engine`: the row of `engines` that is to have it.
+  // `engine`: the one of `/llm/models` that is to have it.
   start(feed, name, engine) {
-    const pull = { name, engine, status: "asking", layers: new Map(), samples: [] };
+    const pull = { name, engine: engine.name, kind: engine.kind, status: "asking", layers: new Map(), samples: [] };
     Object.assign(pull, { began: seconds(), abort: new AbortController() });
     this.all = [...this.all.filter((other) => other.name !== name || !other.over), pull];
     this.changed();
     return follow(feed, pull);
   },
 
-  // Ends one that is under way; what has come is kept by the model server for the next time.
+  // Leaves one that is under way: Ollama gives it up and keeps what has come, LM Studio goes on.
   stop(pull) {
     pull.abort.abort();
   },

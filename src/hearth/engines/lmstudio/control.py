@@ -14,9 +14,11 @@ from hearth.dialects.frames import at
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.lmstudio.models import StudioModel, models_in
+from hearth.engines.lmstudio.pulling import pulled
 from hearth.engines.openai_server.control import Routes
 from hearth.engines.openai_server.orders import Orders
 from hearth.engines.openai_server.questions import Questions, Said, said_in
+from hearth.engines.port import Exchange
 from hearth.errors import (
     BackendError,
     BackendTimeout,
@@ -169,6 +171,10 @@ class Control:
                     raise LoadError(
                         f"LM Studio could not unload {instance}: {said.status}, {said.error}"
                     )
+
+    async def pull(self, body: bytes) -> Exchange:
+        """Have a model downloaded; `body` is that of Ollama's `/api/pull`."""
+        return await pulled(self._questions, body)
 
     async def aclose(self) -> None:
         await self._orders.aclose()

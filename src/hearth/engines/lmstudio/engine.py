@@ -11,13 +11,15 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.engines.data_path import DataPath
 from hearth.engines.lmstudio.control import Control
 from hearth.engines.lmstudio.models import StudioModel
+from hearth.engines.lmstudio.pulling import PULL
 from hearth.engines.lmstudio.traits import API, LmStudioTraits
 from hearth.engines.openai_server.adapter import Adapter
 from hearth.engines.openai_server.calls import OpenAiCalls, Place, check_request
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import Shown, ShownModel, page
 from hearth.engines.openai_server.questions import Questions
-from hearth.types import InstalledModel
+from hearth.engines.port import Exchange
+from hearth.types import BackendCall, InstalledModel
 
 
 class LmStudio(Adapter, LmStudioTraits):
@@ -52,6 +54,11 @@ class LmStudio(Adapter, LmStudioTraits):
 
     def check_request(self, path: str, fields: JsonObject) -> None:
         check_request(INFERENCE_ROUTES[path], fields, self._calls.api)
+
+    async def open(self, call: BackendCall) -> Exchange:
+        if call.path.partition("?")[0] == PULL:
+            return await self._control.pull(call.body)
+        return await super().open(call)
 
     async def _page(self, path: str, body: bytes) -> Ready:
         models = [self._shown(model) for model in await self._control.models()]

@@ -6,6 +6,9 @@ import { Icon } from "../icons.js";
 import { progressOf, pulls } from "../pulls.js";
 
 const MIB = 1024 * 1024;
+const SUCH_AS = { ollama: "llama3.2:3b", lmstudio: "qwen/qwen3-4b-2507" };
+const LEFT = "cancelled; what has come is kept for the next time";
+const NOT_ENDED = "no longer shown here; LM Studio goes on with it";
 
 export function PullForm({ engine, feed }) {
   if (!engine.can_pull) {
@@ -18,13 +21,14 @@ export function PullForm({ engine, feed }) {
     const name = input.value.trim();
     const known = pulls.all.some((pull) => pull.name === name && !pull.over);
     if (!name || known) return;
-    pulls.start(feed, name, engine.name);
+    pulls.start(feed, name, engine);
     input.value = "";
   };
   return html`<form class="pull-form" onSubmit=${start}>
     <label class="hidden" for=${id}>Model to pull</label>
     <input id=${id} name="name" required autocomplete="off" autocapitalize="off" spellcheck="false"
-      placeholder="A model to pull, such as llama3.2:3b" disabled=${!engine.up} />
+      placeholder=${`A model to pull, such as ${SUCH_AS[engine.kind] ?? SUCH_AS.ollama}`}
+      disabled=${!engine.up} />
     <button type="submit" disabled=${!engine.up}><${Icon} name="download" /> Pull</button>
   </form>`;
 }
@@ -54,7 +58,7 @@ export function Pull({ pull }) {
 function stateOf(pull) {
   const { total, completed, speed, left } = progressOf(pull);
   if (pull.done) return `pulled${total ? `, ${bytes(total)}` : ""}`;
-  if (pull.stopped) return "cancelled; what has come is kept for the next time";
+  if (pull.stopped) return pull.kind === "lmstudio" ? NOT_ENDED : LEFT;
   if (pull.problem) return "failed";
   if (!total) return pull.status;
   const facts = [
