@@ -148,8 +148,6 @@ async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(browser):
             "Pause others",
             "Yield the GPU",
             "Drain",
-            "Pin",
-            "Unload",
         ):
             assert await page.get_by_role("button", name=name).count() == 0
         names = await page.get_by_role("button", name="Cancel").evaluate_all(
@@ -158,9 +156,6 @@ async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(browser):
         assert names == ["Cancel friend's request friends"]
         owners.leave()
         friends.leave()
-        await page.get_by_text("1 more installed").click()
-        await watched.order("Load b:1", "Load", "b:1 is loaded.")
-        await expect(page.locator(".panel .box > .residents .model")).to_contain_text(["b:1"])
 
 
 @pytest.mark.parametrize(
@@ -313,32 +308,16 @@ async def test_the_gpu_is_yielded_for_a_time_and_taken_back(browser, house):
     assert watched.complaints == []
 
 
-async def test_a_model_is_loaded_pinned_and_unloaded_but_not_while_in_use(browser, house):
+async def test_a_model_in_use_is_not_unloaded_and_its_answer_goes_on(browser, house):
     watched = await opened(browser, house)
     page = watched.page
-    resident = page.locator(".panel .box > .residents li").filter(has_text=CODER)
-    await page.locator(".others summary").click()
-    await watched.order(f"Load {CODER}", "Load")
-    await expect(resident).to_contain_text("idle")
-    await watched.order(f"Pin {CODER}", "Pin")
-    await expect(page.locator(".order.pinned")).to_contain_text(f"{CODER} is pinned.")
-    await expect(resident.locator(".badge.pinned")).to_be_visible()
-    assert in_force(house, "pinned") == CODER
-    await watched.order(page.locator(".order.pinned").get_by_role("button"), "Unpin")
-    await expect(page.locator(".order")).to_have_count(0)
-    await watched.order(f"Unload {CODER}", "Unload")
-    await expect(resident).to_have_count(0)
-    assert watched.complaints == []
-    assert (
-        await house.status(
-            "/api/generate",
-            {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}},
-        )
-        == 200
-    )
+    endless = {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}}
+    assert await house.status("/api/generate", endless) == 200
     await expect(page.locator(".run .model")).to_have_text("slow")
+    await page.get_by_role("link", name="Models", exact=True).click()
     await watched.order("Unload slow", "Unload")
     await expect(page.locator(".said.bad")).to_contain_text("slow")
+    await page.go_back()
     await expect(page.locator(".run .model")).to_have_text("slow")
     await watched.order("Interrupt others", "Interrupt", "1 running request is being interrupted.")
     await until(house.has_written_all)

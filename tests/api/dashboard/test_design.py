@@ -83,7 +83,6 @@ async def places(page: Page) -> AsyncIterator[str]:
     yield "sign-in form"
     await page.get_by_label("Key", exact=True).fill("hearth_owner")
     await page.keyboard.press("Enter")
-    await page.locator(".others summary").click()
     await page.locator(".more-notices summary").click()
     yield "page"
     await page.get_by_role("button", name="Refused", exact=True).click()
@@ -96,7 +95,7 @@ async def places(page: Page) -> AsyncIterator[str]:
     await expect(page.get_by_role("dialog", name="Cancel this request?")).to_be_visible()
     yield "question"
     await page.keyboard.press("Escape")
-    await page.get_by_role("link", name="Models").click()
+    await page.get_by_role("link", name="Models", exact=True).click()
     await expect(page.locator(".models-table")).to_be_visible()
     yield "models"
     await page.get_by_role("link", name="Playground").click()

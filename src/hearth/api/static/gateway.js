@@ -1,7 +1,7 @@
 // The state of the gateway in lines, and the admin commands.
 
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
-import { count, day, whole } from "./format.js";
+import { count, day, usd, whole } from "./format.js";
 import { Panel } from "./parts.js";
 import { Link } from "./router.js";
 
@@ -15,6 +15,7 @@ export function Gateway({ state, now, orders, ask }) {
       ${(alerts?.targets ?? []).map((each) => html`<${Target} key=${each.name} target=${each} />`)}
       ${due.map(([task, at]) => html`<${Fact} key=${task}><b>${task}</b> is due at${" "}
         ${day(at, now)}, in ${whole(at - now)}<//>`)}
+      <${Claude} cloud=${state.house.cloud} />
       <${Hours} house=${state.house} now=${now} />
       <${Mode} modes=${state.house.modes} now=${now} />
     </ul>
@@ -51,6 +52,24 @@ function Target({ target: { name, host, state, sent, failed, problem } }) {
   return html`<${Fact} tone=${tone}>Alerts to ${name} <span class="muted">${host}</span>: ${state},
     ${" "}${count(sent)} sent${failed ? `, ${count(failed)} failed` : ""}
     ${problem ? html`<br /><b>${problem}</b>` : null}<//>`;
+}
+
+// Nothing where it is off and has cost nothing today.
+function Claude({ cloud }) {
+  const spent = Number(cloud?.spent_today_usd ?? 0) + Number(cloud?.internal_spent_today_usd ?? 0);
+  if (!cloud || (cloud.state === "off" && !spent)) return null;
+  const limit = cloud.limit_today_usd == null ? "" : ` of ${usd(cloud.limit_today_usd)}`;
+  const internal = cloud.internal_spent_today_usd;
+  const parts = [
+    `${usd(cloud.spent_today_usd)}${limit} today`,
+    Number(internal) ? `internal requests ${usd(internal)}` : "",
+    Number(cloud.reserved_usd) ? `${usd(cloud.reserved_usd)} reserved` : "",
+    cloud.running ? `${count(cloud.running)} running` : "",
+  ];
+  return html`<${Fact} tone=${cloud.state === "down" ? "bad" : ""}>Claude${" "}
+    <span class="muted">${cloud.model}</span>${cloud.state === "down" ? " is down" : ""}: ${parts
+      .filter(Boolean)
+      .join(" · ")}<//>`;
 }
 
 function Hours({ house: { mode, hours, policy, promotions }, now }) {

@@ -6,14 +6,14 @@ import { FirstRun, firstRun } from "../first_run.js";
 import { Gateway } from "../gateway.js";
 import { Jobs } from "../jobs.js";
 import { Memory } from "../memory.js";
-import { Limits, Recent } from "../panels.js";
+import { Recent } from "../recent.js";
 import { Running } from "../running.js";
 import { Tiles } from "../tiles.js";
 import { Timeline } from "../timeline.js";
 import { Waiting } from "../waiting.js";
 
 export class Now extends Component {
-  state = { grouped: null, all: false, refused: false };
+  state = { grouped: null };
 
   show = (item) => this.props.go("requests", { id: item.request_id });
 
@@ -33,21 +33,17 @@ export class Now extends Component {
           <${Alerts} ...${shared} />
           ${asked ? setUp : null}
           <${Memory} ...${shared} />
-          <${Limits} ...${shared} />
           <${Gateway} ...${shared} />
         </div>
       </div>`;
   }
 
   work(shared, version) {
-    const { grouped, all, refused } = this.state;
     const group = (chosen) => this.setState({ grouped: chosen });
     return html`<${Running} ...${shared} />
-      <${Waiting} ...${shared} grouped=${grouped} group=${group} />
+      <${Waiting} ...${shared} grouped=${this.state.grouped} group=${group} />
       <${Timeline} ...${shared} version=${version} />
       <${Jobs} ...${shared} />
-      <${Recent} ...${shared} all=${all} refused=${refused}
-        toggle=${() => this.setState({ all: !all })}
-        choose=${(chosen) => this.setState({ refused: chosen })} />`;
+      <${Recent} ...${shared} />`;
   }
 }

@@ -8,7 +8,7 @@ import {
   waitedFor, waitsFor, waitsOf,
 } from "../format.js";
 import { Icon } from "../icons.js";
-import { PHASES, Phases, phasesOf } from "../panels.js";
+import { PHASES, Phases, phasesOf } from "../phases.js";
 import { CancelButton, Copied, Empty, Panel } from "../parts.js";
 import { Link } from "../router.js";
 import { phaseOf } from "../running.js";

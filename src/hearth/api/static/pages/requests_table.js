@@ -5,7 +5,7 @@ import { html } from "../vendor/htm-preact-3.1.1.module.js";
 import {
   count, day, duration, rate, tokensPerSecond, waitedFor, waitsFor, waitsOf,
 } from "../format.js";
-import { Phases } from "../panels.js";
+import { Phases } from "../phases.js";
 import { CancelButton, Lane, Model } from "../parts.js";
 import { Link } from "../router.js";
 import { phaseOf } from "../running.js";
