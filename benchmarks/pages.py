@@ -70,6 +70,8 @@ ADDRESSES = {
     "one's own key": "/llm/key",
     "settings": "/llm/admin/config",
     "settings, what a saved file would change": "/llm/admin/config/pending",
+    "log of the gateway": "/llm/admin/logs",
+    "mode": "/llm/mode",
     "status": "/llm/queue/status",
 }
 FIRST_FRAME = "/llm/dashboard/stream"

@@ -54,8 +54,8 @@ async def test_every_request_counts_once_however_much_was_added_up(store):
                 )
             )
         await store.writer.submit(usage.roll_up)
-        for width in (1, 6, 30):
-            found = await store.invocations.used(replace(DAY, hours=30, width_hours=width))
+        for width in (1, 6, 24):
+            found = await store.invocations.used(replace(DAY, hours=48, width_hours=width))
             assert (
                 found["total"]["requests"]
                 == sum(each["requests"] or 0 for each in found["buckets"])
@@ -192,4 +192,5 @@ def test_what_was_added_up_before_engines_were_known_is_kept(tmp_path):
         *((1, hour, "", 3, 20, 2) for hour in (HOUR, HOUR + 1, HOUR + 6)),
         (6, HOUR // 6, "", 6, 40, 4),
         (6, HOUR // 6 + 1, "", 3, 20, 2),
+        (24, HOUR // 24, "", 9, 60, 6),
     ]

@@ -1,5 +1,5 @@
-"""The log added up by the hour and by six hours, so that months of it are read in milliseconds.
-What is not added up yet is read from the log itself.
+"""The log added up by the hour, by six hours and by the day, so that months of it are read in
+milliseconds. What is not added up yet is read from the log itself.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ WAIT_BOUNDS_S = (
 )
 """The last range has no upper end: a percentile in it is taken to be below 2 h."""
 ROWS_PER_STEP = 500
-PERIODS_HOURS = (1, 6)
-"""Lengths of the periods that the log is added up by. A day in hours is read as fast as three
-months in periods of six.
-"""
+PERIODS_HOURS = (1, 6, 24)
+"""Lengths of the periods that the log is added up by, so that no window reads many of them."""
 MOST_NAMES = 1_000
 """Callers, models or engines of a list; those with fewer requests are in the totals only."""
 MOST_GROUPS = 10

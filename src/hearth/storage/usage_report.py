@@ -146,10 +146,12 @@ def _added(rows: Iterable[Mapping[str, Any]], key: str) -> dict[Any, Sums]:
     """The sums of the rows of each value of a column."""
     added: dict[Any, Sums] = {}
     for row in rows:
-        sums = added.setdefault(row[key], Counter())
-        for name in _ADDED:
-            if name in row:
-                sums[name] += row[name]
+        sums = added.get(row[key])
+        own = {name: row[name] for name in _ADDED if name in row}
+        if sums is None:
+            added[row[key]] = Counter(own)
+        else:
+            sums.update(own)
     return added
 
 
@@ -166,11 +168,12 @@ def _named(name: str, rows: Rows, swaps: Rows) -> list[JsonDict]:
 def _shown(sums: Sums) -> JsonDict:
     """As JSON has it; the share of swaps is that of the time in which the GPU worked or loaded."""
     worked_s = sums.get("worked_s", sums["backend_s"]) + sums["swap_s"]
+    waits = [sums[name] for name in WAITS]
     return {
         **{name: int(sums[name]) for name in (*COUNTS, "swaps")},
         **{name: round(float(sums[name]), 1) for name in ("backend_s", "swap_s")},
-        "wait_p50_s": _wait_s(sums, 0.5),
-        "wait_p95_s": _wait_s(sums, 0.95),
+        "wait_p50_s": _wait_s(waits, 0.5),
+        "wait_p95_s": _wait_s(waits, 0.95),
         "tokens_per_s": (
             round(sums["written_tokens"] / sums["written_s"], 2) if sums["written_s"] else None
         ),
@@ -190,15 +193,15 @@ def _energy(rows: Rows | Sequence[Mapping[str, Any]]) -> JsonDict:
     }
 
 
-def _wait_s(sums: Sums, share: float) -> float | None:
+def _wait_s(waits: Sequence[int], share: float) -> float | None:
     """The wait that this share of the requests did not exceed, interpolated in its range; None
     without requests.
     """
-    left = share * sum(sums[name] for name in WAITS)
+    left = share * sum(waits)
     if not left:
         return None
-    for name, (low, high) in zip(WAITS, WAIT_RANGES, strict=True):
-        if left <= sums[name]:
-            return round(low + (high - low) * left / sums[name], 2)
-        left -= sums[name]
+    for waited, (low, high) in zip(waits, WAIT_RANGES, strict=True):
+        if left <= waited:
+            return round(low + (high - low) * left / waited, 2)
+        left -= waited
     return WAIT_BOUNDS_S[-1]

@@ -30,7 +30,7 @@ from tests.support.sql import run_sql
 
 BUSY = """
 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < 90 * 24 * 60),
-lengths (hours) AS (VALUES (1), (6))
+lengths (hours) AS (VALUES (1), (6), (24))
 INSERT INTO usage
 SELECT hours, (:hour - i / 60) / hours, format('caller %d', i % 12), format('model %d', i / 12 % 5),
   'main', 4 * COUNT(*), 0, 800 * COUNT(*), 1200 * COUNT(*), 20.0 * COUNT(*), 1200 * COUNT(*),
