@@ -169,7 +169,8 @@ async def test_of_what_ended_a_caller_sees_its_own_and_an_admin_all():
                     "stranger",
                 }
                 assert {item["caller"] for item in friend.state["recent"].values()} == {"friend"}
-                assert friend.state["you"] == {"caller": "friend", "admin": False}
+                you = {"caller": "friend", "admin": False, "may_set_mode": False}
+                assert friend.state["you"] == you
 
 
 @in_virtual_time
