@@ -138,10 +138,7 @@ async def serve(
     """Run the gateway and its HTTP server until a signal ends it, logging to standard output.
 
     SIGTERM, SIGINT and SIGQUIT drain and stop, a second one cuts the drain short; SIGHUP reads the
-    configuration again; others that would end the process are ignored.
-
-    Returns:
-        The exit code of the process.
+    configuration again; others that would end the process are ignored. Returns the exit code.
 
     Raises:
         AddressUnavailable, ConfigError, StorageRefused, StorageUnavailable: see `running_gateway`.

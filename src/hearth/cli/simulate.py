@@ -199,11 +199,7 @@ def simulate(
     config = GatewayConfig() if config_file is None else load_gateway_config(config_file)
     config = config.with_names(canonical)
     settings = config.scheduler_settings
-    if (trace_file is not None) + bool(names) + from_log + scores != 1:
-        raise click.UsageError(
-            "give one of --trace FILE, --workload NAME (`hearth simulate --list` prints the names),"
-            " --from-log and --scoreboard"
-        )
+    _require_one(trace_file is not None, bool(names), from_log, scores)
     if scores:
         _print_scores(settings)
         return
@@ -227,6 +223,15 @@ def simulate(
         _write(plot_file, _picture(runs))
     if "-" not in {str(json_file), str(save_file)}:
         _print(runs)
+
+
+def _require_one(*given: bool) -> None:
+    """Raises UsageError for several sources of workloads, and for none."""
+    if sum(given) != 1:
+        raise click.UsageError(
+            "give one of --trace FILE, --workload NAME (`hearth simulate --list` prints the names),"
+            " --from-log and --scoreboard"
+        )
 
 
 def _print_scores(settings: SchedulerSettings) -> None:
