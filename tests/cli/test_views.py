@@ -539,6 +539,14 @@ def test_a_logged_request_is_a_row_and_a_narrow_log_has_fewer_columns(changes, c
     assert "".join(rows).count("m") >= str(changes.get("model")).count("m")
 
 
+def test_the_log_names_engines_where_there_are_several():
+    rows = [ITEM | {"engine": engine} for engine in ("main", "box", "")]
+    first, *_ = lines(view("log", {"items": rows}), columns=9000)
+    assert first == WHOLE.replace("model", "model engine")
+    first, *_ = lines(view("log", {"items": rows[:1]}), columns=9000)
+    assert first == WHOLE
+
+
 def test_rows_that_no_table_can_hold_are_written_in_lines_with_every_column():
     logged = lines(view("log", {"items": [ITEM | {"model": "m" * 60}]}), columns=60)
     assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d:\d\d", logged[0])

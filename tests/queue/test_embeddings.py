@@ -398,6 +398,7 @@ async def test_one_request_of_a_shared_call_can_be_cancelled_or_all_of_it(house:
     assert (end.queue_s, end.backend_s, end.total_s) == pytest.approx(
         (SERVICE_S, 0.5 * SERVICE_S, 1.5 * SERVICE_S)
     )
+    assert sum((end.waited_for or {}).values()) == pytest.approx(SERVICE_S)
     assert (await house.gateway.cancel_caller("one"))[0] == ("req_c",)
     assert [await house.gateway.cancel_item(tickets["d"].sequence) for _ in range(2)] == [
         True,

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Unpack
 
 from hearth.admission.peers import Connections
@@ -150,11 +151,6 @@ async def serve(
     recent = RecentLines()
     output.on_line = recent.add
     signals = Signals()
-
-    def beside(gateway: Gateway) -> None:
-        gateway.recent_lines = recent
-        signals.on_reload(ServiceManager(gateway, os.environ).reload)
-
     try:
         async with running_gateway(
             config,
@@ -168,7 +164,7 @@ async def serve(
             watch=True,
             stop=signals.stop_requested,
             hurry=signals.hurry_requested,
-            beside=beside,
+            beside=partial(_attach, recent, signals),
         ):
             _settle_memory()
             await signals.stop_requested.wait()
@@ -176,6 +172,11 @@ async def serve(
         signals.close()
         output.close()
     return 0
+
+
+def _attach(recent: RecentLines, signals: Signals, gateway: Gateway) -> None:
+    gateway.recent_lines = recent
+    signals.on_reload(ServiceManager(gateway, os.environ).reload)
 
 
 def _settle_memory() -> None:

@@ -360,8 +360,9 @@ def view(kind: ViewName, answer: Json) -> RenderableType:
     rows = parts(answer, name)
     if kind == "models":
         rows.sort(key=lambda model: (not flag(model, "resident"), str(model.get("name"))))
-        if len({text(model, "engine") for model in rows}) > 1:
-            fields = (*fields[:1], TableColumn("engine", "engine"), *fields[1:])
+    if len({engine for row in rows if (engine := text(row, "engine"))}) > 1:
+        place = 1 + [column.heading for column in fields].index("model")
+        fields = (*fields[:place], TableColumn("engine", "engine"), *fields[place:])
     if not rows:
         return nothing
     return Fitting(table_of(fields, rows), expendable=expendable, in_lines=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -411,7 +411,7 @@ class EmbeddingBatcher(HandlingSink):
             held_s = batch.called_at - work.item.arrived_at
             own = replace(
                 ended,
-                waited_for=_waited_for(ended, 0.0 if batch.apart else held_s),
+                waited_for=_waited_for(ended.waited_for or {}, 0.0 if batch.apart else held_s),
                 queue_s=ended.queue_s + held_s,
                 total_s=ended.total_s + held_s,
                 attempts=work.attempt.number,
@@ -427,7 +427,19 @@ class EmbeddingBatcher(HandlingSink):
         """Its members end with this error, each with one of its own."""
         outcome = Outcome.CANCELLED if isinstance(error, ShuttingDown) else Outcome.FAILED
         for work, _ in self._release(batch):
-            self._registry.end(work, outcome, self._now(), error.again())
+            self._end_early(work, batch, outcome, error.again())
+
+    def _end_early(
+        self, work: ActiveRequest, batch: SharedCall, outcome: Outcome, error: HearthError
+    ) -> None:
+        """It ends before its call has."""
+        now = self._now()
+        waited = {}
+        if batch.sequence is not None:
+            waited = self._registry.waited_for(batch.sequence, now)
+        held_until = now if batch.sequence is None else batch.called_at
+        held_s = 0.0 if batch.apart else held_until - work.item.arrived_at
+        self._registry.end(work, outcome, now, error, waited_for=_waited_for(waited, held_s))
 
     def _release(self, batch: SharedCall) -> list[tuple[ActiveRequest, SingleInput]]:
         """Its members, who are in no call any more."""
@@ -476,7 +488,7 @@ class EmbeddingBatcher(HandlingSink):
         if batch is None:
             return False
         work, _ = batch.members.pop(sequence)
-        self._registry.end(work, Outcome.CANCELLED, self._now(), CallerGone())
+        self._end_early(work, batch, Outcome.CANCELLED, CallerGone())
         if not batch.members and batch.sequence is not None:
             self._worker.cancel(batch.sequence)
         elif not batch.members:
@@ -532,10 +544,10 @@ class EmbeddingBatcher(HandlingSink):
         return self._runtime.settings.embeddings
 
 
-def _waited_for(ended: ItemEnded, held_s: float) -> dict[str, float]:
+def _waited_for(of_call: Mapping[str, float], held_s: float) -> dict[str, float]:
     """What the call has waited for, and for how long its input was held before."""
     held = {HELD: round(held_s, 3)} if held_s >= 0.001 else {}
-    return dict(ended.waited_for or {}) | held
+    return dict(of_call) | held
 
 
 def _head_for(head: ReplyHead, body: bytes, inputs: int) -> ReplyHead:

@@ -8,7 +8,7 @@ and outcome are kept, never a body.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 
@@ -166,8 +166,11 @@ class Registry:
         error: HearthError | None = None,
         *,
         cost_usd: float | None = None,
+        waited_for: Mapping[str, float] | None = None,
     ) -> bool:
-        """`close` it, and emit its terminal event."""
+        """`close` it, and emit its terminal event; `waited_for`: what the queue does not know of
+        it.
+        """
         if not self.close(work, outcome, error):
             return False
         attempt = work.attempt
@@ -198,14 +201,17 @@ class Registry:
             alias=work.item.alias or None,
             decode_s=attempt.usage.decode_s,
             engine=attempt.engine,
-            waited_for=self._waited_for(work.item.sequence, at),
+            waited_for=self.waited_for(work.item.sequence, at)
+            if waited_for is None
+            else waited_for,
             **work.promise_kept(at),
             **work.identity,
         )
         self.emit(work, ended)
         return True
 
-    def _waited_for(self, sequence: Sequence, now: float) -> dict[str, float]:
+    def waited_for(self, sequence: Sequence, now: float) -> dict[str, float]:
+        """What an item of the queue has waited for, in seconds, to the millisecond."""
         waited = self._runtime.view.waited_for(sequence, now)
         rounded = {kind: round(seconds, 3) for kind, seconds in waited.items()}
         return {kind: seconds for kind, seconds in rounded.items() if seconds}

@@ -34,7 +34,7 @@ from tests.api.dashboard.proxying import PASSWORD, USER, proxied
 from tests.support.fake_ollama import Ending
 from tests.support.fake_webhooks import Webhooks
 from tests.support.fake_webhooks import serving as serving_webhooks
-from tests.support.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
+from tests.support.home import EMBEDDER, LLAMA, LONG_TOKENS, SLOW
 from tests.support.patience import until
 
 
