@@ -201,9 +201,7 @@ class Registry:
             alias=work.item.alias or None,
             decode_s=attempt.usage.decode_s,
             engine=attempt.engine,
-            waited_for=self.waited_for(work.item.sequence, at)
-            if waited_for is None
-            else waited_for,
+            waited_for=waited_for or self.waited_for(work.item.sequence, at),
             **work.promise_kept(at),
             **work.identity,
         )
