@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from datetime import date
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def test_each_version_of_the_changelog_has_the_usual_sections_in_order():
     for version in re.split(r"^## ", CHANGELOG, flags=re.MULTILINE)[1:]:
         sections = re.findall(r"^### (.+)$", version, re.MULTILINE)
         assert sections == [name for name in SECTIONS if name in sections], version.split("\n")[0]
+
+
+def test_nothing_stands_twice_in_a_version_of_the_changelog():
+    """Git merges lines that two branches have changed by keeping both (.gitattributes)."""
+    for version in re.split(r"^## ", CHANGELOG, flags=re.MULTILINE)[1:]:
+        begins = [line[:60] for line in version.splitlines() if line.startswith("- ")]
+        assert [each for each, count in Counter(begins).items() if count > 1] == []
 
 
 def test_the_pages_name_no_other_version_of_hearth_than_this_one():
