@@ -516,7 +516,7 @@ EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
             r".* failed \(backend_gone\) .*",
         ),
         (
-            {"waited_for": {"slot": 1.0, "load": 12.25}},
+            {"waited_for": {"slot": 1.0, "load": 12.25, "swap": 0.002}},
             160,
             WHOLE,
             r".* 1.5 s load 12 s, slot 1.0 s 0.25 s .*",

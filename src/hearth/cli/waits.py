@@ -26,7 +26,8 @@ _WORDS = {
 }
 """By the kinds of `scheduling.reasons`."""
 
-
+_SHORTEST_S = 0.05
+"""Less is shown as 0.0 s, which is no wait."""
 _PAST = {
     "announced": "announced task",
     "backend_down": "model server",
@@ -54,10 +55,13 @@ others to share its call.
 
 
 def waited_for(row: Json) -> str:
-    """What a request of the log waited for, the longest first; empty for nothing."""
+    """What a request of the log waited for, the longest first, without what took no time; empty
+    for nothing.
+    """
     waited = part(row, "waited_for")
     seconds = {kind: number(waited, kind) or 0.0 for kind in waited}
-    longest = sorted(seconds, key=lambda kind: -seconds[kind])
+    known = [kind for kind in seconds if seconds[kind] >= _SHORTEST_S]
+    longest = sorted(known, key=lambda kind: -seconds[kind])
     return ", ".join(f"{_PAST.get(kind, kind)} {duration(seconds[kind])}" for kind in longest)
 
 
