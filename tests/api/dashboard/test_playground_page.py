@@ -115,6 +115,8 @@ async def test_an_interrupted_answer_is_shown_as_such_and_goes_on(browser, tmp_p
         standing = page.locator(".standing-line")
         await expect(standing).to_have_class(re.compile("writing"))
         await expect(standing).to_contain_text("First word after")
+        await expect(page.locator(".turn.theirs .text")).to_have_text(re.compile(".{200}"))
+        assert await page.evaluate("shift") <= MOST_SHIFT
         house.gateway.orders.pause()
         assert house.gateway.worker.preempt_external() == 1
         await expect(standing).to_have_class(re.compile("interrupted"))
@@ -129,7 +131,6 @@ async def test_an_interrupted_answer_is_shown_as_such_and_goes_on(browser, tmp_p
         await expect(page.locator(".turn.theirs .text")).to_have_text(longer)
         await page.get_by_role("button", name="Stop").click()
         await expect(standing).to_contain_text("interrupted once")
-        assert await page.evaluate("shift") <= MOST_SHIFT
         assert watched.complaints == []
 
 
@@ -145,6 +146,38 @@ async def test_a_refusal_is_said_in_words_with_what_to_do(browser):
         await expect(problem).to_contain_text("Try again in a moment")
         await problem.get_by_role("link", name="Now").click()
         await expect(page).to_have_url(house.url + "/")
+
+
+ANSWERING = """
+  const { fetch } = globalThis;
+  globalThis.fetch = async (path, options) => {
+    if (!path.endsWith("/api/chat")) return fetch(path, options);
+    const encoder = new TextEncoder();
+    const start = (stream) => {
+      globalThis.say = (part) => stream.enqueue(encoder.encode(JSON.stringify(part) + "\\n"));
+      globalThis.breakOff = () => stream.error(new TypeError("network error"));
+    };
+    return new Response(new ReadableStream({ start }));
+  };
+"""
+"""A model that says what a test has it say."""
+
+
+async def test_thoughts_are_apart_and_an_error_within_the_answer_is_shown(browser):
+    async with house_with("a:1") as house:
+        page = (await opened(browser, house, path=PLAYGROUND, script=ANSWERING)).page
+        await say(page, "hi")
+        for part in ({"thinking": "Hm, <b>hello</b>"}, {"content": "Hello"}):
+            await page.evaluate("(message) => say({ message, done: false })", part)
+        await expect(page.locator(".turn.theirs > .text")).to_have_text("Hello")
+        await page.get_by_text("Thoughts").click()
+        await expect(page.locator(".thoughts .text")).to_have_text("Hm, <b>hello</b>")
+        await page.evaluate("say({ error: 'the model ran out of memory' }), breakOff()")
+        await expect(page.locator(".problem")).to_have_text("the model ran out of memory")
+        await page.get_by_role("button", name="Answer once more").click()
+        await expect(page.locator(".turn")).to_have_count(2)
+        await page.evaluate("breakOff()")
+        await expect(page.locator(".problem")).to_have_text("The connection to Hearth broke off.")
 
 
 async def test_a_conversation_is_not_shown_to_another_key(browser):

@@ -30,6 +30,11 @@ export const pulls = {
   },
 };
 
+// The tab is what a pull lives in: whoever closes it is asked.
+addEventListener("beforeunload", (event) => {
+  if (pulls.all.some((pull) => !pull.over)) event.preventDefault();
+});
+
 const seconds = () => performance.now() / 1000;
 
 async function follow(feed, pull) {

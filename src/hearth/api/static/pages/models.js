@@ -76,7 +76,7 @@ export class Models extends Component {
       ${answer
         ? answer.engines.map((engine) => html`<${Engine} key=${engine.name} page=${this}
             engine=${engine} ...${this.props} answer=${answer} find=${find} />`)
-        : html`<p class="empty models-loading">One moment.</p>`}
+        : html`<p class="empty models-loading">${problem ? "" : "One moment."}</p>`}
     </div>`;
   }
 }

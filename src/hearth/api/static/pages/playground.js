@@ -12,14 +12,15 @@ import { Settings } from "./playground_settings.js";
 import { Turn } from "./playground_turn.js";
 
 const NEAR_END_PX = 160; // Whoever has scrolled up reads, and is not moved.
-const OF_MODELS = (state) => Object.keys(state.models).join();
+const signOf = ({ models, residents }) => [Object.keys(models), Object.keys(residents)].join();
 
 export class Playground extends Component {
   constructor(props) {
     super(props);
     this.state = { images: [], said: "" };
     this.loaded = new Loaded(props.feed, () => this.setState({}));
-    this.names = null;
+    this.asked = null;
+    this.made = {};
   }
 
   get talk() {
@@ -30,7 +31,6 @@ export class Playground extends Component {
 
   componentDidMount() {
     this.componentDidUpdate();
-    this.input?.focus({ preventScroll: true });
     this.fit = () => fitKeyboard();
     visualViewport?.addEventListener("resize", this.fit);
     visualViewport?.addEventListener("scroll", this.fit);
@@ -44,10 +44,17 @@ export class Playground extends Component {
   }
 
   componentDidUpdate() {
-    const names = OF_MODELS(this.props.state);
-    if (names !== this.names) this.loaded.ask("/llm/models");
-    this.names = names;
+    const sign = signOf(this.props.state);
+    if (sign !== this.asked) this.loaded.ask("/llm/models");
+    this.asked = sign;
+    if (this.input && !this.begun) this.begin();
     this.follow();
+  }
+
+  begin() {
+    this.begun = true;
+    this.sent = this.talk.kept.turns.length > 0; // A conversation is entered at its end.
+    this.input.focus({ preventScroll: true });
   }
 
   // Keeps the end of an answer in sight while it grows.
@@ -57,7 +64,7 @@ export class Playground extends Component {
     const grew = length > (this.length ?? length);
     this.length = length;
     const left = page.scrollHeight - page.clientHeight - page.scrollTop;
-    if (grew && (left < NEAR_END_PX || this.sent)) scrollTo(0, page.scrollHeight);
+    if (this.sent || (grew && left < NEAR_END_PX)) scrollTo(0, page.scrollHeight);
     this.sent = false;
   }
 
@@ -106,8 +113,12 @@ export class Playground extends Component {
     });
   };
 
+  // Made once for each answer: of thousands of models, not with every key that is pressed.
   choices() {
-    return choicesOf(this.props.state, this.loaded.answer);
+    const { answer } = this.loaded;
+    const from = answer ?? this.asked;
+    if (this.made.from !== from) this.made = { from, list: choicesOf(this.props.state, answer) };
+    return this.made.list;
   }
 
   // The model that the address names, else that of the conversation, else what is in memory.
@@ -125,7 +136,10 @@ export class Playground extends Component {
     this.props.go("playground", { model: name }, { replace: true });
   };
 
+  // Nothing is shown before it is known what the model can do: else it would move.
   render(props) {
+    const { answer, problem } = this.loaded;
+    if (!answer && !problem) return html`<p class="empty talking">One moment.</p>`;
     const { talk } = this;
     const { turns } = talk.kept;
     const model = this.chosen();

@@ -1,7 +1,7 @@
 // Beside the conversation: which model, how it is to answer, and what it is asked with. Only what
 // is set is sent.
 
-import { html } from "../vendor/htm-preact-3.1.1.module.js";
+import { html, Component } from "../vendor/htm-preact-3.1.1.module.js";
 import { count, short } from "../format.js";
 import { OPTIONS } from "../talk.js";
 
@@ -27,7 +27,8 @@ export function Settings({ talk, model, choices, choose }) {
   const given = [...OPTIONS.map((name) => options[name]), think, system.trim()].filter(Boolean);
   return html`<section class="panel talk-settings" aria-labelledby="settings-title">
     <header><h2 id="settings-title">Model</h2></header>
-    <${Models} model=${model} choices=${choices} choose=${choose} />
+    <${Choice} model=${model} choices=${choices} choose=${choose} />
+    <p class="muted small about">${model ? about(model) : ""}</p>
     <details open=${innerWidth > 900}>
       <summary>System prompt and parameters${given.length ? ` (${given.length} set)` : ""}</summary>
       <label>System prompt<textarea rows="4" value=${system}
@@ -41,20 +42,29 @@ export function Settings({ talk, model, choices, choose }) {
   </section>`;
 }
 
-function Models({ model, choices, choose }) {
-  const option = ({ name, alias }) => html`<option key=${name} value=${name}>
+// Drawn again only where it is another: there may be thousands.
+class Choice extends Component {
+  shouldComponentUpdate({ choices, model }) {
+    return choices !== this.props.choices || model !== this.props.model;
+  }
+
+  render({ model, choices, choose }) {
+    const aliases = choices.filter((each) => each.alias);
+    const models = choices.filter((each) => !each.alias);
+    return html`<label class="hidden" for="talk-model">Model</label>
+      <select id="talk-model" value=${model?.name ?? ""}
+        onChange=${(event) => choose(event.target.value)}>
+        ${aliases.length
+          ? html`<optgroup label="Aliases">${aliases.map(option)}</optgroup>
+              <optgroup label="Models">${models.map(option)}</optgroup>`
+          : models.map(option)}
+      </select>`;
+  }
+}
+
+function option({ name, alias }) {
+  return html`<option key=${name} value=${name}>
     ${short(name)}${alias ? ` (${alias.join(", ")})` : ""}</option>`;
-  const aliases = choices.filter((each) => each.alias);
-  const models = choices.filter((each) => !each.alias);
-  return html`<label class="hidden" for="talk-model">Model</label>
-    <select id="talk-model" value=${model?.name ?? ""}
-      onChange=${(event) => choose(event.target.value)}>
-      ${aliases.length
-        ? html`<optgroup label="Aliases">${aliases.map(option)}</optgroup>
-            <optgroup label="Models">${models.map(option)}</optgroup>`
-        : models.map(option)}
-    </select>
-    <p class="muted small about">${model ? about(model) : ""}</p>`;
 }
 
 function about(model) {
