@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from pathlib import Path
 
@@ -64,19 +63,19 @@ def git(*arguments: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def build(source: Path, target: str) -> None:
-    """Build with the locked hatchling of this environment, from the files in `source`."""
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(DIST), "-t", target]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+def run(*command: str | Path) -> None:
+    """Run a module of this environment, whose packages are locked; only what fails is shown."""
+    words = [sys.executable, "-m", *map(str, command)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Refused(f"hatchling failed:\n{done.stdout}{done.stderr}")
+        raise Refused(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
 
 
-def only(pattern: str, folder: Path = DIST) -> Path:
-    """The one file that there is."""
-    found = list(folder.glob(pattern))
+def only(pattern: str) -> Path:
+    """The one file that was built."""
+    found = list(DIST.glob(pattern))
     if len(found) != 1:
-        raise Refused(f"{len(found)} files {pattern} in {folder}")
+        raise Refused(f"{len(found)} files {pattern} in {DIST}")
     return found[0]
 
 
@@ -88,15 +87,6 @@ def check_source(archive: Path) -> None:
     missing, added = sorted(expected - names), sorted(names - expected)
     if missing or added:
         raise Refused(f"{archive.name}: missing {missing}, too many {added}")
-
-
-def wheel_of(archive: Path) -> Path:
-    """The wheel, built from the source distribution alone, as others build it."""
-    with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(archive) as source:
-            source.extractall(folder, filter="data")
-        build(only("*", Path(folder)), "wheel")
-    return only("*.whl")
 
 
 def check_wheel(wheel: Path) -> None:
@@ -120,10 +110,13 @@ def release(tag: str | None, address: str) -> str:
         check_tag(tag, number)
     text = notes(number, tagged=tag is not None, address=address)
     shutil.rmtree(DIST, ignore_errors=True)
-    build(ROOT, "sdist")
+    run("hatchling", "build", "-t", "sdist", "-d", DIST)
     source = only(f"*-{number}.tar.gz")
     check_source(source)
-    wheel = wheel_of(source)
+    # from the source alone, as others build it
+    offline = ("--no-deps", "--no-index", "--no-build-isolation")
+    run("pip", "wheel", *offline, "--wheel-dir", DIST, source)
+    wheel = only("*.whl")
     check_wheel(wheel)
     sums = "".join(f"{digest(each.read_bytes())}  {each.name}\n" for each in (wheel, source))
     (DIST / "SHA256SUMS").write_text(sums)
