@@ -20,7 +20,7 @@ from tests.reliability.served import served
 from tests.reliability.shim import Fault, built
 from tests.storage.house import open_database
 
-POSITIONS = 500
+POSITIONS = 1000
 """More than any scenario here has; to find one without a fault before that is a part of the
 test.
 """
