@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench sim digests reliability mutants docs man release lock clean
+.PHONY: help setup run demo test check format bench sim digests reliability mutants pictures docs man release lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ endif
 
 mutants: $(VENV)/.dev ## Random defects in the source, one at a time: which do the tests notice? For a night (ARGS="--count 100 --seed 0")
 	@$(BIN)/python -m tests.mutants $(ARGS)
+
+pictures: $(VENV)/.dev ## Take the pictures of the dashboard after an hour of a home, which takes some minutes
+	@$(BIN)/python -m docs_build.pictures
 
 docs: $(VENV)/.dev ## Build the documentation's site into site/, broken links are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -16,7 +16,7 @@ pytest.importorskip(
 
 from playwright.async_api import Page, expect
 
-from tests.api.dashboard.browsing import KEYS, house_with, opened
+from tests.api.dashboard.browsing import KEYS, house_with, opened, whole_house
 from tests.api.dashboard.full_state import AT, frame_of, full_state
 
 MOST_SHIFT = 0.05
@@ -33,6 +33,7 @@ for what a chart draws.
 """
 TARGET_PX = 44
 PHONE_PX = 390
+PHONE_HEIGHT_PX = 844
 LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (
     ("light", 1440),
     ("dark", 1440),
@@ -84,6 +85,7 @@ async def places(page: Page) -> AsyncIterator[str]:
     await page.get_by_label("Key", exact=True).fill("hearth_owner")
     await page.keyboard.press("Enter")
     await page.locator(".more-notices summary").click()
+    await page.locator(".commands").evaluate("commands => commands.open = true")
     yield "page"
     await page.get_by_role("button", name="Refused", exact=True).click()
     yield "refused requests"
@@ -104,6 +106,7 @@ async def places(page: Page) -> AsyncIterator[str]:
     await expect(page.locator(".turn.theirs")).to_contain_text("Sent")
     yield "playground"
     await page.get_by_role("link", name="Hearth").click()
+    await page.locator(".commands").evaluate("commands => commands.open = true")
     await page.get_by_role("button", name="Reload configuration").click()
     await page.get_by_role("button", name="Reload", exact=True).click()
     await expect(page.locator(".said")).to_be_visible()
@@ -254,6 +257,19 @@ async def test_the_page_fits_every_screen_whatever_the_names(browser):
         )
         assert names
         assert all(names)
+
+
+async def test_a_phone_shows_all_of_an_idle_home_on_two_screens(browser, tmp_path):
+    done = {"model": "llama3.1:8b", "prompt": "x", "stream": False, "options": {"num_predict": 2}}
+    async with whole_house(tmp_path) as house:
+        for _ in range(8):
+            assert await house.status("/api/generate", done) == 200
+        page = (await opened(browser, house, width=PHONE_PX)).page
+        await page.set_viewport_size({"width": PHONE_PX, "height": PHONE_HEIGHT_PX})
+        await expect(page.locator(".recent tbody tr")).to_have_count(6)
+        await expect(page.locator(".lanes canvas")).to_be_visible()
+        height_px = await page.evaluate("document.documentElement.scrollHeight")
+        assert height_px <= 2 * PHONE_HEIGHT_PX
 
 
 async def test_a_wall_shows_no_buttons_and_w_leaves_it(browser):

@@ -12,6 +12,7 @@ const MINUTE_S = 60;
 const LANES_PX = 132; // Fixed, whatever the number of models, so that nothing below moves.
 const AXIS_PX = 46;
 const DEPTH_PX = 84;
+const PHONE_PX = 640;
 const SYNC = "hearth";
 
 // Spans by model, in the order in which models were first seen.
@@ -170,7 +171,7 @@ export class Charts extends Component {
     const width = this.laneNode.clientWidth;
     if (!width || !this.lanes || width === this.lanes.width) return;
     this.lanes.setSize({ width, height: this.laneHeight() });
-    this.depth.setSize({ width, height: this.scaled(DEPTH_PX) });
+    this.depth.setSize({ width, height: this.high(DEPTH_PX) });
   }
 
   // The wall draws everything larger on a larger screen.
@@ -178,8 +179,13 @@ export class Charts extends Component {
     return Math.round(pixels * (this.props.scale ?? 1));
   }
 
+  // A phone has less room.
+  high(pixels) {
+    return this.scaled(innerWidth > PHONE_PX ? pixels : 0.75 * pixels);
+  }
+
   laneHeight() {
-    return this.scaled(LANES_PX + AXIS_PX - 16);
+    return this.high(LANES_PX + AXIS_PX - 16);
   }
 
   update({ state, now, span, version }) {
@@ -218,7 +224,7 @@ export class Charts extends Component {
   }
 
   labelWidth(width) {
-    return width < 520 ? 92 : this.scaled(168);
+    return width < 520 ? 92 : this.scaled(this.props.scale ? 230 : 168);
   }
 
   common(width) {
@@ -269,7 +275,7 @@ export class Charts extends Component {
           grid: { show: false },
           size: this.labelWidth(width),
           splits: () => lanes().map((_, index) => lanes().length - index - 0.5),
-          values: () => lanes().map(([model]) => ellipsis(short(model), width < 520 ? 12 : 25)),
+          values: () => lanes().map(([model]) => ellipsis(short(model), width < 520 ? 12 : 24)),
         },
       ],
       hooks: { draw: [(plot) => this.drawLanes(plot)], setCursor: [(plot) => this.read(plot)] },
@@ -281,7 +287,7 @@ export class Charts extends Component {
     const stepped = uPlot.paths.stepped({ align: 1 });
     return {
       ...shared,
-      height: this.scaled(DEPTH_PX),
+      height: this.high(DEPTH_PX),
       padding: [this.scaled(10), 22, 0, 0],
       scales: {
         x: this.timeScale(),

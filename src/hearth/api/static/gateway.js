@@ -1,9 +1,11 @@
 // The state of the gateway in lines, and the admin commands.
 
-import { html } from "./vendor/htm-preact-3.1.1.module.js";
+import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { count, day, usd, whole } from "./format.js";
 import { Panel } from "./parts.js";
 import { Link } from "./router.js";
+
+const PHONE_PX = 640;
 
 export function Gateway({ state, now, orders, ask }) {
   const { alerts, announced } = state.house;
@@ -19,7 +21,9 @@ export function Gateway({ state, now, orders, ask }) {
       <${Hours} house=${state.house} now=${now} />
       <${Mode} modes=${state.house.modes} now=${now} />
     </ul>
-    ${state.you.admin && ask ? html`<${Buttons} state=${state} orders=${orders} ask=${ask} />` : null}
+    ${state.you.admin && ask
+      ? html`<${Buttons} state=${state} orders=${orders} ask=${ask} />`
+      : null}
   <//>`;
 }
 
@@ -89,17 +93,25 @@ function Mode({ modes, now }) {
     ${" · "}<${Link} to="settings">Modes<//><//>`;
 }
 
-function Buttons({ state, orders, ask }) {
-  const { orders: given, house } = state;
-  return html`<div class="buttons left">
-    <button onClick=${() => ask(orders.reload())}>Reload configuration</button>
-    <button onClick=${() => ask(orders.preempt())}>Interrupt others</button>
-    ${given?.paused?.length
-      ? null
-      : html`<button onClick=${() => ask(orders.pause())}>Pause others</button>`}
-    ${given?.draining ? null : html`<button onClick=${() => ask(orders.drain())}>Drain</button>`}
-    ${house.alerts?.targets?.length
-      ? html`<button onClick=${() => ask(orders.testAlerts())}>Test alerts</button>`
-      : null}
-  </div>`;
+class Buttons extends Component {
+  // On a phone they are folded up: there, what happens comes first.
+  open = innerWidth > PHONE_PX;
+
+  render({ state, orders, ask }) {
+    const { orders: given, house } = state;
+    const paused = given?.paused?.length;
+    const targets = house.alerts?.targets?.length;
+    const button = (text, question) =>
+      html`<button onClick=${() => ask(question)}>${text}</button>`;
+    return html`<details class="commands" open=${this.open}>
+      <summary>Admin commands</summary>
+      <div class="buttons left">
+        ${button("Reload configuration", orders.reload())}
+        ${button("Interrupt others", orders.preempt())}
+        ${paused ? null : button("Pause others", orders.pause())}
+        ${given?.draining ? null : button("Drain", orders.drain())}
+        ${targets ? button("Test alerts", orders.testAlerts()) : null}
+      </div>
+    </details>`;
+  }
 }
