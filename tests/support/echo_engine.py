@@ -12,7 +12,15 @@ from collections.abc import AsyncIterator
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BackendGone, BackendUnreachable, ModelNotFound
-from hearth.types import BackendCall, Headers, InstalledModel, JsonDict, LoadOptions, ResidentModel
+from hearth.types import (
+    BackendCall,
+    Headers,
+    InstalledModel,
+    JsonDict,
+    LoadOptions,
+    ResidentModel,
+    SleepLevel,
+)
 from tests.support.taking import Taking
 
 SIZE_MIB = 64.0
@@ -58,6 +66,11 @@ class EchoEngine:
 
     def saves(self, model: str) -> bool:
         return False
+
+    @staticmethod
+    def sleeps(model: str) -> tuple[SleepLevel, ...]:
+        del model
+        return ()
 
     def canonical(self, name: str) -> str:
         return name.lower()

@@ -23,6 +23,7 @@ from hearth.types import (
     LoadOptions,
     ResidentModel,
     ResumeMode,
+    SleepLevel,
 )
 
 
@@ -183,6 +184,11 @@ class Engine(Protocol):
 
     def saves(self, model: str) -> bool:
         """What it has read of this model's conversations outlives an unload."""
+
+    def sleeps(self, model: str) -> tuple[SleepLevel, ...]:
+        """The levels at which a model can sleep, quickest to wake first. Empty: it is only
+        stopped.
+        """
 
     # Names.
 

@@ -381,10 +381,15 @@ class BackendWatch:
         file_mib = {
             name: model.file_mib for name, model in installed.items() if model.file_mib is not None
         }
+        levels = {name: self._engines.of(name).sleeps(name) for name in names}
+        sleeps = {name: found for name, found in levels.items() if found}
         if self._engines.is_plain and self._engines.loads_on_request:
             saves = self._engines.first.engine.saves
             return ModelsListed(
-                names=names, saving=frozenset(filter(saves, names)), file_mib=file_mib
+                names=names,
+                saving=frozenset(filter(saves, names)),
+                file_mib=file_mib,
+                sleeps=sleeps,
             )
         of = {name: self._engines.of(name) for name in names}
         return ModelsListed(
@@ -394,6 +399,7 @@ class BackendWatch:
             whole_loads=frozenset(name for name in names if not of[name].loads_can_be_cut),
             saving=frozenset(name for name in names if of[name].saves(name)),
             file_mib=file_mib,
+            sleeps=sleeps,
             spills={
                 name: spill_s
                 for name in names

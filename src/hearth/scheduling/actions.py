@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from hearth.types import Band, DeviceId, Sequence, value
+from hearth.types import Band, DeviceId, Sequence, SleepLevel, value
 
 SwapReason: TypeAlias = Literal[
-    "waiting", "overdue", "turn", "expected", "owner", "home", "reload", "lease"
+    "waiting", "overdue", "turn", "expected", "owner", "home", "reload", "lease", "age"
 ]
 """Why a model is being loaded: the next item of a band needs it; an item has waited past
 `scheduling.max_swap_wait_s`; the last caller is likely to ask for it next; the owner has ordered
 it, or ordered out what is unloaded; back to the home model; it stopped answering. For `lease`, one
-is only unloaded: another program gets its memory.
+is only unloaded: another program gets its memory. For `age`, one that sleeps gives up what is left
+of it.
 """
 
 Refusal: TypeAlias = Literal[
@@ -58,11 +59,14 @@ class Load:
 
 @value
 class Unload:
-    """Make `model` go; nothing runs on it."""
+    """Make `model` go, to sleep at `level` or for good; nothing runs on it. Of a model that sleeps:
+    have it give up more.
+    """
 
     device: DeviceId
     model: str
     why: SwapReason
+    level: SleepLevel | None = None  # None: stop it
 
 
 @value

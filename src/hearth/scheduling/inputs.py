@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from hearth.types import ONLY_DEVICE, DeviceId, QueueItem, Sequence, Usage, value
+from hearth.types import ONLY_DEVICE, DeviceId, QueueItem, Sequence, SleepLevel, Usage, value
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -127,6 +127,8 @@ class Loaded(OfDevice):
     vram_mib: float | None = None  # what it occupies, None where unknown
     size_mib: float | None = None  # the same with what is not on the card
     embeds: bool = False  # it seems to be made for embeddings alone
+    # it did not wake from this level, and was started anew
+    failed_level: SleepLevel | None = None
 
 
 @value
@@ -149,9 +151,14 @@ class LoadFailed(OfDevice):
 
 @value
 class Unloaded(OfDevice):
-    """The model is verified gone: by our unload, or found so."""
+    """The model is verified gone: by our unload, or found so. With a `level` it sleeps."""
 
     model: str
+    level: SleepLevel | None = None
+    residual_mib: float = 0.0  # what it still takes of the card
+    host_mib: float = 0.0  # what it takes of main memory
+    # to sleep at this level had freed too little: its process was ended
+    failed_level: SleepLevel | None = None
 
 
 @value
@@ -192,6 +199,7 @@ class GpuSampled(OfDevice):
     capacity_mib: float | None
     foreign_mib: float = 0.0
     unified: bool = False
+    host_free_mib: float | None = None  # main memory that is free for more, None where unknown
 
 
 @value
@@ -301,6 +309,8 @@ class ModelsListed(OfDevice):
     # models of elastic engines: seconds that a request of an alias waits for others before one of
     # these
     spills: Mapping[str, float] = field(default_factory=dict)
+    # the levels at which each model can sleep, quickest to wake first
+    sleeps: Mapping[str, tuple[SleepLevel, ...]] = field(default_factory=dict)
 
 
 @value

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 
 from hearth.scheduling.inputs import ModelsListed
-from hearth.types import entity
+from hearth.types import SleepLevel, entity
 
 
 @entity
@@ -15,7 +15,7 @@ class Listing:
 
     Attributes:
         names: all that are listed; None before the first list.
-        staying, off_card, whole_loads, saving, file_mib, spills: as in `ModelsListed`.
+        staying, off_card, whole_loads, saving, file_mib, spills, sleeps: as in `ModelsListed`.
         away: since when the engine of each has not answered, while others do.
         is_plain: every model is loaded into the memory of the card, by an engine that answers.
     """
@@ -27,6 +27,7 @@ class Listing:
     saving: frozenset[str] = frozenset()
     file_mib: Mapping[str, float] = field(default_factory=dict)
     spills: Mapping[str, float] = field(default_factory=dict)
+    sleeps: Mapping[str, tuple[SleepLevel, ...]] = field(default_factory=dict)
     away: Mapping[str, float] = field(default_factory=dict)
     is_plain: bool = True
 
@@ -42,6 +43,7 @@ class Listing:
         self.saving = fact.saving
         self.file_mib = fact.file_mib
         self.spills = fact.spills
+        self.sleeps = fact.sleeps
         self._judge()
 
     def mark_away(self, models: frozenset[str], since: float) -> frozenset[str]:

@@ -14,6 +14,7 @@ from hearth.engines.continuations import Opens, RenderedContinuations
 from hearth.engines.llama_server.common_form import SAMPLING, common_form
 from hearth.engines.openai_server.calls import check_request
 from hearth.engines.openai_server.pages import PAGES
+from hearth.types import SleepLevel
 
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -50,6 +51,11 @@ class LlamaServerTraits:
     def saves(model: str) -> bool:
         del model
         return False
+
+    @staticmethod
+    def sleeps(model: str) -> tuple[SleepLevel, ...]:
+        del model
+        return ()
 
     def canonical(self, name: str) -> str:
         """As the server says it."""

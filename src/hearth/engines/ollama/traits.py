@@ -9,6 +9,7 @@ from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
 from hearth.engines.continuations import Opens, RenderedContinuations
+from hearth.types import SleepLevel
 
 
 @lru_cache(maxsize=256)
@@ -46,6 +47,11 @@ class OllamaTraits:
     def saves(model: str) -> bool:
         del model
         return False
+
+    @staticmethod
+    def sleeps(model: str) -> tuple[SleepLevel, ...]:
+        del model
+        return ()
 
     @staticmethod
     def canonical(name: str) -> str:

@@ -11,6 +11,7 @@ from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.openai_server.calls import check_request
 from hearth.engines.openai_server.pages import PAGES
 from hearth.engines.port import Continuations
+from hearth.types import SleepLevel
 
 SAMPLING = (
     "frequency_penalty",
@@ -51,6 +52,11 @@ class OpenAiTraits:
     def saves(model: str) -> bool:
         del model
         return False
+
+    @staticmethod
+    def sleeps(model: str) -> tuple[SleepLevel, ...]:
+        del model
+        return ()
 
     def canonical(self, name: str) -> str:
         """As the server says it."""

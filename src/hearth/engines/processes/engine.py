@@ -42,6 +42,7 @@ from hearth.types import (
     InstalledModel,
     LoadOptions,
     ResidentModel,
+    SleepLevel,
     __version__,
 )
 
@@ -166,6 +167,11 @@ class Processes(ProcessesTraits):
 
     def saves(self, model: str) -> bool:
         return self._conversations is not None and self._conversations.saves(model)
+
+    @staticmethod
+    def sleeps(model: str) -> tuple[SleepLevel, ...]:
+        del model
+        return ()
 
     def end_leftovers(self) -> None:
         """Begin to end what gateways have left behind that are no more; loads wait for it."""
