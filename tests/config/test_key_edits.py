@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,6 +60,7 @@ TEXTS = [
     ),
     f"auth:\r\n  keys:\r\n  - name: old # x\r\n    sha256: {B}\r\n",
     "{}\n",
+    "queue:\r\n  max_external_depth: 5  # few\r\n",
 ]
 
 
@@ -207,6 +209,31 @@ def test_edits_that_meet_are_all_in_the_file(tmp_path):
         list(threads.map(lambda name: add_key(file, key(name, name[-1] * 64)), names))
     kept = [each.name for each in load_gateway_config(file).settings.auth.keys]
     assert sorted(kept) == [*names, "old"]
+    assert [each.name for each in tmp_path.iterdir()] == ["hearth.yaml"]
+
+
+def test_edits_that_meet_while_an_editor_replaces_the_file_are_all_in_it(tmp_path, monkeypatch):
+    file = tmp_path / "hearth.yaml"
+    file.write_text(OLD)
+    names = [f"caller-{number}" for number in range(6)]
+    replaced: set[int] = set()
+    fsync = os.fsync
+
+    def saving(descriptor: int) -> None:
+        """During each edit, an editor saves what it finds, as a new file of the same name."""
+        fsync(descriptor)
+        if threading.get_ident() not in replaced:
+            replaced.add(threading.get_ident())
+            saved = tmp_path / f"{threading.get_ident()}~"
+            saved.write_text(f"{file.read_text()}# saved\n")
+            saved.replace(file)
+
+    monkeypatch.setattr("os.fsync", saving)
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda name: add_key(file, key(name, name[-1] * 64)), names))
+    kept = [each.name for each in load_gateway_config(file).settings.auth.keys]
+    assert sorted(kept) == [*names, "old"]
+    assert file.read_text().count("# saved") == len(replaced)
     assert [each.name for each in tmp_path.iterdir()] == ["hearth.yaml"]
 
 

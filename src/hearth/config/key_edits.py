@@ -193,29 +193,19 @@ def _edit(path: Path, edit: _Edit) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep other edits away by a lock on the file itself, of which the one that has the name now
-    counts, as an edit gives the name to another one.
+    """Keep other edits away by a lock on the directory: the file itself is another one each time
+    that an edit or an editor replaces it.
     """
-    while True:
-        try:
-            held = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise EditFailed(f"{path} cannot be opened: {error.strerror or error}") from error
-        try:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(held, fcntl.LOCK_EX)
-            if _has_the_name(held, path):
-                yield
-                return
-        finally:
-            os.close(held)
-
-
-def _has_the_name(held: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(held), path.stat())
-    except FileNotFoundError:  # to be reported by the next try to open it
-        return False
+        held = os.open(path.resolve().parent, os.O_RDONLY)
+    except OSError as error:
+        raise EditFailed(f"{path} cannot be written: {error.strerror or error}") from error
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _edited(path: Path, content: bytes, edit: _Edit) -> str:
@@ -293,7 +283,8 @@ def with_key(text: str, entry: JsonDict) -> str:
         rest = text[node.end_mark.index :]
         text = text[: node.start_mark.index] + (rest.lstrip("\n") if node is root else rest)
     if auth_key is None:
-        return f"{text.rstrip()}\n\nauth:\n  keys:\n" + "\n".join(_item(entry, "    ")) + "\n"
+        end = "\r\n" if "\r\n" in text else "\n"
+        return end.join((text.rstrip(), "", "auth:", "  keys:", *_item(entry, "    "), ""))
     parent = keys_key or auth_key
     column = parent.start_mark.column + 2
     line = parent.start_mark.line
