@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -146,3 +147,16 @@ async def test_more_exports_at_once_than_the_store_can_serve_are_refused(home: H
         await pages.export(ExportQuery(), owner)
     assert len([piece async for piece in under_way[0]]) == 1
     await pages.export(ExportQuery(), owner)
+
+
+async def test_exports_that_are_asked_for_together_are_counted_before_they_begin(home: Home):
+    log(home, 1)
+    pages = RequestLogPages(home.gateway)
+    sent = RequestHeaders.of([(b"x-api-key", ADMIN_KEY.encode())])
+    owner = Keyring(home.gateway.settings.auth).identify(sent, None)
+    for _ in range(2):  # the answers of the first round are never begun
+        asked = [pages.export(ExportQuery(), owner) for _ in range(MAX_EXPORTS + 3)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, CapacityError)]
+        assert len(refused) == 3
+        del answers, asked

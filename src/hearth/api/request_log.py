@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import Annotated, Literal
+from weakref import WeakSet
 
 from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
@@ -67,12 +68,16 @@ class ExportQuery(LogFilter):
     format: Literal["csv", "jsonl"] = "csv"
 
 
+class _Export:
+    """One under way: for as long as its answer is held, which may never be begun."""
+
+
 class RequestLogPages:
     """The handlers."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._exports = 0
+        self._exports: WeakSet[_Export] = WeakSet()
 
     async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> JsonDict:
         """Requests that have ended, latest first; `next` is the place to go on from (`before`),
@@ -100,8 +105,7 @@ class RequestLogPages:
         """
         history = self._history()
         wanted = self._wanted(query, caller)
-        if self._exports >= MAX_EXPORTS:
-            raise CapacityError(f"{MAX_EXPORTS} exports are under way; try again later")
+        export = self._begun()
         page = LogPage(items=(), following=None)
         if wanted is not None:
             page = await history.search(wanted, limit=EXPORT_ROWS)
@@ -109,20 +113,28 @@ class RequestLogPages:
         name = f'attachment; filename="hearth-requests-{day}.{query.format}"'
         media, head, lines = _FORMATS[query.format]
         return StreamingResponse(
-            self._pieces(history, wanted, page, head, lines),
+            self._pieces(export, history, wanted, page, head, lines),
             media_type=media,
             headers={"content-disposition": name, "cache-control": "no-store"},
         )
 
+    def _begun(self) -> _Export:
+        """Raises CapacityError."""
+        if len(self._exports) >= MAX_EXPORTS:
+            raise CapacityError(f"{MAX_EXPORTS} exports are under way; try again later")
+        export = _Export()
+        self._exports.add(export)
+        return export
+
     async def _pieces(
         self,
+        export: _Export,
         history: InvocationHistory,
         wanted: LogSearch | None,
         page: LogPage,
         head: str,
         lines: Callable[[Iterable[Invocation]], str],
     ) -> AsyncGenerator[bytes]:
-        self._exports += 1
         try:
             yield head.encode()
             while True:
@@ -133,7 +145,7 @@ class RequestLogPages:
                     return
                 page = await history.search(wanted, limit=EXPORT_ROWS, before=page.following)
         finally:
-            self._exports -= 1
+            self._exports.discard(export)
 
     def _wanted(self, query: LogFilter, caller: Identity) -> LogSearch | None:
         """What is searched for; None where the caller may not see any of it."""
