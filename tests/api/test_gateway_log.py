@@ -56,8 +56,12 @@ async def logs(home: Home, query: str = "") -> Fields:
     return dict(got.json)
 
 
+def feed_of(recent: RecentLines, **query: Any) -> _LinesFeed:
+    return _LinesFeed(recent, LogsQuery(**query), Listeners(), StoppedClock())
+
+
 def frames(recent: RecentLines, **query: Any) -> AsyncGenerator[bytes]:
-    return _LinesFeed(recent, LogsQuery(**query), Listeners(), StoppedClock()).frames(OWNER)
+    return feed_of(recent, **query).frames(OWNER)
 
 
 async def said(stream: AsyncGenerator[bytes]) -> list[Fields]:
@@ -145,3 +149,15 @@ async def test_a_slow_reader_is_told_how_many_lines_it_has_missed():
         flood += more
     assert [each["number"] for each in flood] == list(range(10, KEPT + 10))
     await stream.aclose()
+
+
+async def test_a_stream_ends_with_what_the_gateway_says_as_it_stops():
+    recent = numbered(1)
+    feed = feed_of(recent)
+    stream = feed.frames(OWNER)
+    await said(stream)
+    recent.add(line("gateway_stopping"))
+    feed.listeners.end()
+    assert [each["event"] for each in await said(stream)] == ["gateway_stopping"]
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)

@@ -46,18 +46,19 @@ def test_filters_are_passed_on_and_json_is_a_line_each(busy: StubGateway):
 @pytest.mark.parametrize("follow", [(), ("-f",)])
 def test_a_refusal_and_a_gateway_that_is_not_there_end_it(busy: StubGateway, follow):
     busy.put("/llm/admin/logs?lines=200", {"error": "not yours"}, 403)
-    busy.put("/llm/admin/logs?lines=0", {"error": "not yours"}, 403)
     assert run(busy, *follow)[0] == 1
     busy.url = "http://127.0.0.1:1"
     assert run(busy, *follow)[0] == 3
 
 
-def test_a_stream_that_ends_is_asked_for_again_from_the_last_line(busy: StubGateway):
-    busy.put("/llm/admin/logs?lines=0", {"lines": [], "next": "run-0"})
+def test_a_stream_that_ends_is_asked_for_all_lines_since_the_last_one(busy: StubGateway):
+    earlier = LINE | {"id": "run-6"}
+    busy.put("/llm/admin/logs?lines=1", {"lines": [earlier], "next": "run-6"})
     stream = f"data: {json.dumps(LINE)}\n\n".encode()
-    busy.answers["/llm/admin/logs/stream?lines=200&after="] = (200, "text/event-stream", stream)
-    busy.put("/llm/admin/logs/stream?lines=200&after=run-7", {"error": "no more"}, 403)
-    code, text = run(busy, "-f", "--json")
-    assert (code, text.splitlines()[0]) == (1, json.dumps(LINE))
+    path = "/llm/admin/logs/stream?lines=2000&after="
+    busy.answers[f"{path}run-6"] = (200, "text/event-stream", stream)
+    busy.put(f"{path}run-7", {"error": "no more"}, 403)
+    code, text = run(busy, "-f", "--json", "--lines", "1")
+    assert (code, text.splitlines()[:2]) == (1, [json.dumps(earlier), json.dumps(LINE)])
     assert text.count("waiting for the gateway") == 1
     assert "no more" in text

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Literal
 
 from fastapi import Query, Response
@@ -102,9 +103,16 @@ class _LinesFeed:
         self._seen = recent.last
         self._waiting = _chosen(recent, query)
 
-    def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
+    async def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
         """Each line as `data`, and `lines_missed` where the listener was too slow for some."""
-        return self.listeners.frames(listener, [], self._look, lambda: 0.0, LOOK_EVERY_S)
+        frames = self.listeners.frames(listener, [], self._look, lambda: 0.0, LOOK_EVERY_S)
+        async with aclosing(frames):
+            async for frame in frames:
+                yield frame
+        if self.listeners.ended:  # with what the gateway says as it stops
+            last, _ = await self._look(False)  # noqa: FBT003
+            if last is not None:
+                yield last
 
     async def _look(self, _changed: bool) -> tuple[bytes | None, bool]:  # noqa: FBT001
         recent = self._recent

@@ -69,7 +69,8 @@ class Listeners:
 
     def __init__(self) -> None:
         self._open: dict[asyncio.Event, Listener] = {}
-        self._ended = False
+        self.ended = False
+        """The gateway stops."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -131,7 +132,7 @@ class Listeners:
         over = asyncio.Event()
         try:
             self.check_room(listener)
-            if self._ended:
+            if self.ended:
                 over.set()
         except CapacityError:
             over.set()
@@ -149,7 +150,7 @@ class Listeners:
 
     def end(self) -> None:
         """End all streams, now and in the future."""
-        self._ended = True
+        self.ended = True
         for over in self._open:
             over.set()
 

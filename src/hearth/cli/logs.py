@@ -80,12 +80,13 @@ def logs(
 
 
 def _followed(client: GatewayClient, asked: JsonDict) -> Iterator[Json]:
-    """Each line, over restarts of the gateway too, once it has answered."""
-    client.fetch(f"{_LOGS}?lines=0")
-    place = ""
+    """The last lines and each new one, over restarts of the gateway too, once it has answered."""
+    answer = client.fetch(f"{_LOGS}?{urlencode(asked, doseq=True)}")
+    yield from parts(answer, "lines")
+    place = text(answer, "next")
     is_new = True
     while True:
-        query = urlencode({**asked, "after": place}, doseq=True)
+        query = urlencode({**asked, "lines": _KEPT, "after": place}, doseq=True)
         with suppress(GatewayUnreachable, NotNow):
             for line in client.stream(f"{_LOGS}/stream?{query}", silence_s=_SILENCE_S):
                 is_new = True
