@@ -201,6 +201,21 @@ def test_an_edit_that_another_program_saves_meanwhile_is_kept(tmp_path, monkeypa
     assert [each.name for each in tmp_path.iterdir()] == ["hearth.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"auth:\t# mine\n  keys:\n  - name: old\n    sha256: {B}\n", r"line 1: .*'\\t'"),
+        ("---\nqueue: {}\n...\n", "one `- name"),
+    ],
+)
+def test_a_file_that_cannot_be_edited_is_not_called_wrong(tmp_path, text, says):
+    file = tmp_path / "hearth.yaml"
+    file.write_text(text)
+    with pytest.raises(EditByHand, match=says):
+        add_key(file, key("tv"))
+    assert file.read_text() == text
+
+
 def test_edits_that_meet_are_all_in_the_file(tmp_path):
     file = tmp_path / "hearth.yaml"
     file.write_text(OLD)

@@ -220,17 +220,24 @@ def _edited(path: Path, content: bytes, edit: _Edit) -> str:
         problem = error
     before = _plain(text, path)
     after = edit.entries(_entries(before))
+    wanted = before if isinstance(before, dict) else {}
+    wanted = {**wanted, "auth": {**_section(before), "keys": after}}
     try:
         edited = edit.text(text)
-        parse_bytes(edited.encode(), path)
+        is_wanted = _plain(edited, path) == wanted
     except yaml.YAMLError as error:
+        raise problem or _not_by_line(_what_is_odd(error)) from error
+    except EditRefused as error:
+        raise problem or error from None
+    except ConfigError as error:  # the text was YAML, and is none any more
         raise problem or _not_by_line() from error
-    except (EditRefused, ConfigError) as error:
+    try:
+        parse_bytes(edited.encode(), path)
+    except ConfigError as error:
         raise problem or error from None
     if problem is not None and len(after) != 1:
         raise problem
-    wanted = before if isinstance(before, dict) else {}
-    if _plain(edited, path) != {**wanted, "auth": {**_section(before), "keys": after}}:
+    if not is_wanted:
         raise _not_by_line()
     return edited
 
@@ -263,11 +270,19 @@ def _replace(path: Path, before: bytes, text: str) -> bool:
     return is_same
 
 
-def _not_by_line() -> EditByHand:
-    return EditByHand(
-        "nothing was changed: auth.keys is not written with one `- name: ...` per key; edit the"
-        " file by hand"
-    )
+def _not_by_line(
+    why: str = "auth.keys is not written with one `- name: ...` per key",
+) -> EditByHand:
+    return EditByHand(f"nothing was changed: {why}; edit the file by hand")
+
+
+def _what_is_odd(error: yaml.YAMLError) -> str:
+    """Of a text that is YAML to the reader that configurations have, and none to the one that knows
+    where each value stands, such as one with a tab before a comment.
+    """
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return "the file is written in an unusual way"
 
 
 def with_key(text: str, entry: JsonDict) -> str:
