@@ -149,6 +149,22 @@ async def test_more_exports_at_once_than_the_store_can_serve_are_refused(home: H
     await pages.export(ExportQuery(), owner)
 
 
+async def test_a_caller_has_one_export_at_a_time_and_admins_have_a_place(home: Home):
+    pages = RequestLogPages(home.gateway)
+    keyring = Keyring(home.gateway.settings.auth)
+    owner, friend = (
+        keyring.identify(RequestHeaders.of([(b"x-api-key", key.encode())]), None)
+        for key in (ADMIN_KEY, FRIEND_KEY)
+    )
+    held = [await pages.export(ExportQuery(), friend)]
+    with pytest.raises(CapacityError, match="of this caller"):
+        await pages.export(ExportQuery(), friend)
+    held = [await pages.export(ExportQuery(), owner) for _ in range(MAX_EXPORTS - 1)]
+    with pytest.raises(CapacityError, match="3 exports are under way"):
+        await pages.export(ExportQuery(), friend)
+    held.append(await pages.export(ExportQuery(), owner))
+
+
 async def test_exports_that_are_asked_for_together_are_counted_before_they_begin(home: Home):
     log(home, 1)
     pages = RequestLogPages(home.gateway)

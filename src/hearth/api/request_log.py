@@ -30,7 +30,9 @@ from hearth.types import Invocation, JsonDict, Lane, LogPage, LogPlace, LogSearc
 EXPORT_ROWS = 500
 """In one piece of an export."""
 MAX_EXPORTS = 4
-"""At once: each is a question after another to the one thread that reads the store."""
+"""At once: each is a question after another to the one thread that reads the store. One place is
+left for admins, and another caller has one at a time.
+"""
 _RENDERED_ROWS = 50
 """In one call into C, which keeps the interpreter's lock, and so the loop waiting."""
 _PLACE = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)_(\d{1,18})", re.ASCII)
@@ -71,6 +73,9 @@ class ExportQuery(LogFilter):
 class _Export:
     """One under way: for as long as its answer is held, which may never be begun."""
 
+    def __init__(self, caller: Identity) -> None:
+        self.caller = caller
+
 
 class RequestLogPages:
     """The handlers."""
@@ -105,7 +110,7 @@ class RequestLogPages:
         """
         history = self._history()
         wanted = self._wanted(query, caller)
-        export = self._begun()
+        export = self._begun(caller)
         page = LogPage(items=(), following=None)
         if wanted is not None:
             page = await history.search(wanted, limit=EXPORT_ROWS)
@@ -118,11 +123,13 @@ class RequestLogPages:
             headers={"content-disposition": name, "cache-control": "no-store"},
         )
 
-    def _begun(self) -> _Export:
+    def _begun(self, caller: Identity) -> _Export:
         """Raises CapacityError."""
-        if len(self._exports) >= MAX_EXPORTS:
-            raise CapacityError(f"{MAX_EXPORTS} exports are under way; try again later")
-        export = _Export()
+        if not caller.admin and any(each.caller == caller for each in self._exports):
+            raise CapacityError("an export of this caller is under way; try again when it has ended")
+        if len(self._exports) >= MAX_EXPORTS - (0 if caller.admin else 1):
+            raise CapacityError(f"{len(self._exports)} exports are under way; try again later")
+        export = _Export(caller)
         self._exports.add(export)
         return export
 
