@@ -160,3 +160,17 @@ def test_of_modes_that_begin_together_the_first_is_due():
     text = "modes: {a: {when: '0 6 * * *'}, b: {when: '0 6 * * *'}}"
     found = parse_config(text, source="f", environ={}).mode_times
     assert found.due(at("2026-11-27T12:00:00")) == "a"
+
+
+@pytest.mark.parametrize("clock", ["02:00", "02:29", "02:30", "02:59"])
+@pytest.mark.parametrize("cron", ["30 2 * * *", "30 2 25 10 *", "*/30 2 * * *"])
+def test_what_began_in_the_first_pass_of_a_repeated_hour_lasts_through_the_second(clock, cron):
+    text = f"""
+scheduling: {{time_zone: Europe/Berlin}}
+modes:
+  day: {{when: "0 12 * * *"}}
+  late: {{when: "{cron}"}}
+"""
+    here = ZoneInfo("Europe/Berlin")
+    again = datetime.fromisoformat(f"2026-10-25T{clock}").replace(tzinfo=here, fold=1)
+    assert parse_config(text, source="f").mode_times.due(again.timestamp()) == "late"

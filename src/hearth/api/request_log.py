@@ -126,7 +126,9 @@ class RequestLogPages:
     def _begun(self, caller: Identity) -> _Export:
         """Raises CapacityError."""
         if not caller.admin and any(each.caller == caller for each in self._exports):
-            raise CapacityError("an export of this caller is under way; try again when it has ended")
+            raise CapacityError(
+                "an export of this caller is under way; try again when it has ended"
+            )
         if len(self._exports) >= MAX_EXPORTS - (0 if caller.admin else 1):
             raise CapacityError(f"{len(self._exports)} exports are under way; try again later")
         export = _Export(caller)

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim
 
 from hearth.config.choices import Window
+from hearth.types import HOUR_S
 
 if TYPE_CHECKING:
     from hearth.config.settings import Announcement
@@ -233,6 +234,8 @@ def last_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:
     """
     # what it is asked for lies before the instant that it is given
     start = _wall_clock(zone, wall_s + 60.0)
+    if start.fold:  # what came in the first pass of a repeated hour may be later on the wall
+        start = _wall_clock(zone, wall_s + 60.0 + HOUR_S)
     for occurrence in CronSim(cron, start, reverse=True):
         if (at := occurrence.timestamp()) <= wall_s:
             return at
