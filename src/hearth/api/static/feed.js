@@ -17,9 +17,9 @@ export class Feed {
     this._changed = changed;
     this._failures = 0;
     this._skew = 0;
-    this._bytes = 0;
     this._abort = null;
     this._timer = 0;
+    this._watchdog = 0;
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden && this.link.status === "waiting") this.connect();
     });
@@ -57,6 +57,7 @@ export class Feed {
     this._abort?.abort();
     const abort = (this._abort = new AbortController());
     if (this._failures === 0) this._tell({ status: "connecting" });
+    this._watch(abort);
     try {
       const response = await fetch(`${BASE}/llm/dashboard/stream`, {
         headers: this.headers,
@@ -69,7 +70,15 @@ export class Feed {
     } catch (error) {
       if (abort === this._abort)
         this._retry(abort.signal.aborted ? "The connection is silent" : "Hearth does not answer");
+    } finally {
+      if (abort === this._abort) clearTimeout(this._watchdog);
     }
+  }
+
+  // Gives up a connection on which nothing comes, be it before or after the answer has begun.
+  _watch(abort) {
+    clearTimeout(this._watchdog);
+    this._watchdog = setTimeout(() => abort.abort(), SILENCE_MS);
   }
 
   async _refused(response) {
@@ -87,25 +96,15 @@ export class Feed {
   async _read(body, abort) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     let buffered = "";
-    let watchdog = 0;
-    const alive = () => {
-      clearTimeout(watchdog);
-      watchdog = setTimeout(() => abort.abort(), SILENCE_MS);
-    };
-    try {
-      for (;;) {
-        alive();
-        const { value, done } = await reader.read();
-        if (done) return;
-        this._bytes += value.length;
-        this.received = performance.now();
-        buffered += value;
-        const frames = buffered.split("\n\n");
-        buffered = frames.pop();
-        if (frames.some((frame) => this._take(frame))) this._tell({ status: "live" });
-      }
-    } finally {
-      clearTimeout(watchdog);
+    for (;;) {
+      this._watch(abort);
+      const { value, done } = await reader.read();
+      if (done || abort !== this._abort) return;
+      this.received = performance.now();
+      buffered += value;
+      const frames = buffered.split("\n\n");
+      buffered = frames.pop();
+      if (frames.some((frame) => this._take(frame))) this._tell({ status: "live" });
     }
   }
 

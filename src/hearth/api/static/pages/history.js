@@ -89,13 +89,15 @@ export class History extends Component {
   render(props, { zoom }) {
     const chosen = this.chosen(props);
     const { answer: found } = this.loaded;
-    const problem = props.state.jobs ? this.loaded.problem : NO_STORE;
-    const busy = !problem && this.shown !== this.address(props);
+    const { problem } = this.loaded;
+    const hasStore = Boolean(props.state.jobs);
+    const busy = hasStore && !problem && this.shown !== this.address(props);
     return html`<div class="history" aria-busy=${String(busy)}>
       <h1 class="hidden">History</h1>
       <${Choice} chosen=${chosen} found=${found} choose=${(changes) => this.choose(changes)} />
-      ${problem ? html`<${Empty}>${problem}<//>` : null}
-      ${found && !problem
+      ${problem ? html`<p class="wrong" role="alert">${problem}</p>` : null}
+      ${hasStore ? null : html`<${Empty}>${NO_STORE}<//>`}
+      ${found && hasStore
         ? html`<${Sums} found=${found} />
             <${Told} found=${found} zoom=${zoom} zoomed=${this.zoomed} />
             <div class="series-grid">${this.charts(found).map((chart) => html`
@@ -105,7 +107,7 @@ export class History extends Component {
             <div class="history-tables">${FILTERS.map((name) => html`<${Table} key=${name}
               name=${name} rows=${found[`${name}s`]} window=${chosen.window} />`)}</div>`
         : null}
-      ${found || problem ? null : html`<${Empty}>Reading the log.<//>`}
+      ${found || problem || !hasStore ? null : html`<${Empty}>Reading the log.<//>`}
     </div>`;
   }
 }

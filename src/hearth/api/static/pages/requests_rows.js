@@ -3,6 +3,7 @@
 
 import { BASE } from "../base.js";
 import { errorText } from "../feed.js";
+import { askUntil } from "../fetching.js";
 
 const ROWS = 50;
 const PAUSE_MS = 2000; // Between two looks at what has ended since.
@@ -54,28 +55,18 @@ export class Rows {
     return true;
   }
 
-  async _get(place, take) {
+  _get(place, take) {
     this._abort?.abort();
-    const abort = (this._abort = new AbortController());
+    const { signal } = (this._abort = new AbortController());
     this._looked = performance.now();
     this.loading = true;
-    const { answer, problem } = await this._answer(`${this._asked}${place}`, abort.signal);
-    if (abort.signal.aborted) return;
-    this.loading = false;
-    this.problem = problem;
-    if (answer) take(answer);
-    this._changed();
-  }
-
-  async _answer(asked, signal) {
-    try {
-      const options = { headers: this._feed.headers, signal, cache: "no-store" };
-      const response = await fetch(`${BASE}/llm/log?limit=${ROWS}${asked}`, options);
-      if (!response.ok) return { problem: await errorText(response) };
-      return { answer: await response.json(), problem: "" };
-    } catch {
-      return { problem: "Hearth does not answer." };
-    }
+    const address = `/llm/log?limit=${ROWS}${this._asked}${place}`;
+    askUntil(this._feed, address, signal, (answer, problem) => {
+      this.loading = false;
+      this.problem = problem;
+      if (answer) take(answer);
+      this._changed();
+    });
   }
 
   close() {

@@ -46,6 +46,7 @@ export class Settings extends Component {
 
   render({ state, now, orders, ask, query, go }) {
     const { answer, problem } = this.config ?? {};
+    const isRead = (answer || problem) && (this.file.answer || this.file.problem);
     const shared = { state, now, orders, ask };
     if (!state.you.admin) {
       return html`<h1 class="hidden">Settings</h1>
@@ -53,7 +54,7 @@ export class Settings extends Component {
         <p class="muted">The settings themselves are shown to admins.</p>`;
     }
     // All at once, so that nothing moves.
-    if (!answer && !problem) return html`<h1 class="hidden">Settings</h1><${Empty}>One moment.<//>`;
+    if (!isRead) return html`<h1 class="hidden">Settings</h1><${Empty}>One moment.<//>`;
     const turn = (values) =>
       go("settings", { ...Object.fromEntries(query), ...values }, { replace: true });
     return html`<h1 class="hidden">Settings</h1>
@@ -79,11 +80,11 @@ function InForce({ page, problem, query, turn }) {
   const tools = html`<${Filter} all=${all} sought=${query.get("q") ?? ""} turn=${turn} />`;
   const set = rows.filter((row) => row.origin).length;
   return html`<${Panel} title="In force" id="in-force-title" className="in-force"
-    note=${`${set} of ${rows.length} are not the default`} tools=${tools}>
+    note=${page ? `${set} of ${rows.length} are not the default` : ""} tools=${tools}>
     ${problem ? html`<p class="wrong" role="alert">${problem}</p>` : null}
     ${sectionsOf(shown).map(([section, own]) => html`<${Section} key=${section} name=${section}
       rows=${own} mode=${page.mode} />`)}
-    ${shown.length ? null : html`<${Empty}>${emptyText(sought, set)}<//>`}
+    ${shown.length || !page ? null : html`<${Empty}>${emptyText(sought, set)}<//>`}
   <//>`;
 }
 
