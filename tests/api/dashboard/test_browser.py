@@ -418,3 +418,22 @@ async def test_phases_speeds_and_estimates_say_what_is_known(browser):
         assert await page.evaluate(script, asked) == [
             [says for _, says in table] for table in tables
         ]
+
+
+async def test_a_slash_leads_into_the_search_and_the_same_page_is_no_step(browser):
+    async with house_with("a:1") as house:
+        page = (await opened(browser, house)).page
+        await expect(page.locator(".link")).to_have_text("live")
+        await page.keyboard.press("/")
+        await expect(page.get_by_label("Request id")).to_be_focused()
+        await expect(page).to_have_url(f"{house.url}/dashboard/requests")
+        await page.goto(f"{house.url}/dashboard/requests?caller=n8n")
+        await expect(page.locator(".link")).to_have_text("live")
+        await page.keyboard.press("/")
+        await expect(page.get_by_label("Request id")).to_be_focused()
+        await expect(page).to_have_url(f"{house.url}/dashboard/requests?caller=n8n")
+        steps = await page.evaluate("history.length")
+        for _ in range(2):
+            await page.get_by_role("link", name="History").click()
+        await expect(page).to_have_url(f"{house.url}/dashboard/history")
+        assert await page.evaluate("history.length") == steps + 1

@@ -32,11 +32,11 @@ class App extends Component {
 
   componentDidMount() {
     this.feed.connect();
-    follow(() => this.moved());
+    follow((event) => this.moved(event));
     this.ticking = setInterval(() => document.hidden || this.setState({}), TICK_MS);
     listen({
       ...Object.fromEntries(KEYED.map(({ key, name }) => [key, () => go(name)])),
-      "/": () => go("requests"),
+      "/": () => this.search(),
       Escape: () => document.activeElement?.blur(),
       "?": () => this.setState({ help: true }),
       w: () => go(this.state.at.name === "wall" ? "now" : "wall"),
@@ -44,11 +44,19 @@ class App extends Component {
     });
   }
 
-  // A new page begins at its top; a page that changes its own query stays where it is.
-  moved() {
+  // A new page, or a request of the list, begins at its top; a page that changes its query stays
+  // where it is. On the way back the browser knows where that was.
+  moved({ type }) {
     const at = here();
-    const turned = at.name !== this.state.at.name;
+    const turned = type !== "popstate" && placeOf(at) !== placeOf(this.state.at);
     this.setState({ at, question: null }, () => turned && scrollTo(0, 0));
+  }
+
+  // In the first field of the requests' search.
+  search() {
+    const { name, query } = this.state.at;
+    if (name !== "requests" || query.has("id")) go("requests");
+    this.setState({}, () => document.querySelector(".requests-search input")?.focus());
   }
 
   componentDidUpdate() {
@@ -119,6 +127,8 @@ class App extends Component {
     return html`<${page.page} key=${page.name} ...${shared} />`;
   }
 }
+
+const placeOf = ({ name, query }) => `${name} ${query.get("id") ?? ""}`;
 
 function Centre({ title, text, children }) {
   return html`<div class="centre">

@@ -22,13 +22,16 @@ export function addressOf(name, values = {}) {
   return `${BASE}${path}${query ? `?${query}` : ""}`;
 }
 
-// `replace`: without an entry in the history, as for a field that is being typed in.
+// `replace`: without an entry in the history, as for a field that is being typed in. The address
+// that one is at gets no second entry either.
 export function go(name, values = {}, { replace = false } = {}) {
-  history[replace ? "replaceState" : "pushState"](null, "", addressOf(name, values));
+  const address = addressOf(name, values);
+  const stays = replace || address === location.pathname + location.search;
+  history[stays ? "replaceState" : "pushState"](null, "", address);
   dispatchEvent(new Event(MOVED));
 }
 
-// Calls `moved` after every change of the address. Returns a function that stops it.
+// Calls `moved` with the event of every change of the address. Returns a function that stops it.
 export function follow(moved) {
   for (const event of ["popstate", MOVED]) addEventListener(event, moved);
   return () => ["popstate", MOVED].forEach((event) => removeEventListener(event, moved));
