@@ -253,3 +253,16 @@ async def test_the_settings_are_those_of_the_documentation(browser):
     for each in (documented, shown):
         each["provider"]["hearth"]["models"] = list(each["provider"]["hearth"]["models"])
     assert shown == documented
+
+
+async def test_who_is_no_admin_any_more_sees_its_own_key(browser, tmp_path):
+    rows = (*ROWS[:1], ("boss", "hearth_boss", "admin: true"))
+    async with home(tmp_path, rows) as house:
+        watched = await opened(browser, house, path="/dashboard/keys", key="hearth_boss")
+        await expect(watched.page.locator(".caller-card")).to_have_count(2)
+        file = tmp_path / "hearth.yaml"
+        before, _, _ = file.read_text().rpartition("admin: true")
+        file.write_text(before + "lane: external\n")
+        assert house.gateway.reload()
+        await expect(watched.page.locator(".caller-card h3")).to_have_text(["boss"])
+        assert watched.complaints == []

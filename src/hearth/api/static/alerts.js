@@ -2,11 +2,12 @@
 // acknowledged is out of the way on this device until it ends.
 
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
+import { BASE } from "./base.js";
 import { alertAdvice, alertText, short } from "./format.js";
 import { Empty, Panel } from "./parts.js";
 
 const TONES = { critical: "bad", warning: "warn", information: "" };
-const KEY = "hearth.acknowledged";
+const KEY = `hearth.acknowledged${BASE}`; // A proxy may serve several gateways.
 
 export class Alerts extends Component {
   state = { seen: readSeen() };

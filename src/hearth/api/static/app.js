@@ -124,7 +124,8 @@ class App extends Component {
     const { query } = this.state.at;
     const ask = page.wall ? null : this.ask;
     const shared = { feed, state: feed.state, now: feed.now(), orders, ask, query, go, version };
-    return html`<${page.page} key=${page.name} ...${shared} />`;
+    // Who loses or gets rights begins anew: it has other addresses to ask.
+    return html`<${page.page} key=${`${page.name} ${feed.state.you.admin}`} ...${shared} />`;
   }
 }
 
