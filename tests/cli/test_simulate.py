@@ -94,6 +94,18 @@ def test_what_cannot_be_simulated_ends_in_words_before_anything_is_written(
     )
 
 
+def test_where_answers_are_spoken_the_time_to_the_first_word_is_shown(hearth):
+    name = "voice_home_too_large_alone"
+    options = ("simulate", "--workload", name, "--workload", FIRST, "--policy", "adaptive")
+    spoken, silent = runs_of(hearth(*options, "--json", "-"))
+    assert spoken["first_word"] == pytest.approx(
+        {"mean_wait_s": 10.9, "p95_wait_s": 11.5, "max_wait_s": 11.7}, abs=0.1
+    )
+    assert "first_word" not in silent
+    tables = hearth(*options).stdout
+    assert (tables.count("first word"), "10.9 / 11.5 / 11.7" in tables) == (1, True)
+
+
 def test_the_names_of_workloads_are_listed_where_they_are_asked_for_alone(hearth):
     listed = hearth("simulate", "--list").stdout.split()
     assert {FIRST, "two_agents", "many_8_110_2", "home_visits_20_45_3"} < {*listed}

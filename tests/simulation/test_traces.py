@@ -12,14 +12,20 @@ from hearth.errors import ConfigError
 from hearth.simulation.agents import AGENTS
 from hearth.simulation.spilling import SPILLING
 from hearth.simulation.traces import parse_trace, read_trace, trace_text
+from hearth.simulation.voice import VOICES
 from hearth.simulation.workloads import WORKLOADS
 from hearth.simulation.yielding import YIELDING
 from hearth.types import JsonDict, Lane, Priority, Usage
 from tests.support.workloads import Mix, random_workload
 
 HEADER = {
-    "models": {"a": {"vram_gb": 13, "parallel": 2, "prompt_tps": 1000, "tps": 50}, "b": {}},
-    "swap_s": {"a": {"b": 7.4}, "b": {"a": 2.0}, "": {"a": 2.0, "b": 7.4}},
+    "models": {
+        "a": {"vram_gb": 13, "parallel": 2, "prompt_tps": 1000, "tps": 50},
+        "b": {},
+        "ears": {"s_per_audio_s": 0.05},
+        "brush": {"s_per_megapixel": 4},
+    },
+    "swap_s": {"a": {"b": 7.4}, "b": {"a": 2.0}, "": {"a": 2.0, "b": 7.4, "ears": 1, "brush": 3}},
     "gpu": {"vram_gb": 24},
     "resident": ["a"],
 }
@@ -68,6 +74,30 @@ REPORTS = {"output_tokens": 40, "decode_s": 2}
         ({**TOKENS, "stream": True}, {"first_byte_s": 0.5, "streaming": True}),
         ({"id": 0, "model": None, "service_s": 1}, {"model": None}),
         (
+            {"id": 0, "model": "ears", "kind": "audio", "audio_s": 8},
+            {"kind": "audio", "audio_s": 8, "service_s": 0.4, "first_byte_s": 0.4},
+        ),
+        (
+            {
+                "id": 0,
+                "model": "ears",
+                "kind": "speech",
+                "audio_s": 8,
+                "stream": True,
+                "first_byte_s": 0.1,
+            },
+            {"kind": "speech", "service_s": 0.4, "first_byte_s": 0.1},
+        ),
+        # what is measured counts more than what the model usually takes
+        (
+            {"id": 0, "model": "ears", "kind": "audio", "audio_s": 8, "service_s": 3},
+            {"audio_s": 8, "service_s": 3},
+        ),
+        (
+            {"id": 0, "model": "brush", "kind": "image", "megapixels": 0.5},
+            {"kind": "image", "service_s": 2, "first_byte_s": 2},
+        ),
+        (
             {
                 "id": 0,
                 "model": "a",
@@ -107,7 +137,9 @@ def test_a_workload_survives_being_written_and_read_with_odd_names():
         replace(each, jobs=tuple(replace(job, max_wait_s=9.0, max_tokens=7) for job in each.jobs))
         for each in drawn
     ]
-    shipped = (build() for build in {**WORKLOADS, **AGENTS, **SPILLING, **YIELDING}.values())
+    shipped = (
+        build() for build in {**WORKLOADS, **AGENTS, **SPILLING, **YIELDING, **VOICES}.values()
+    )
     for workload in (*shipped, *drawn, *limited):
         assert parse_trace(trace_text(workload), source="t") == workload
     odd = replace(
@@ -134,6 +166,19 @@ A = {"id": 0, "model": "a", "service_s": 1}
         ({**A, "output_tokens": 3}, "give either"),
         ({"id": 0, "model": "b", "output_tokens": 3}, "tokens need a model"),
         ({**A, "service_s": -1}, "service_s: "),
+        ({**A, "kind": "video"}, "kind: "),
+        ({**A, "audio_s": 3}, "audio_s: is of a `kind` audio or speech"),
+        ({**A, "kind": "audio", "megapixels": 1}, "megapixels: is of a `kind` image"),
+        (
+            {"id": 0, "model": "a", "kind": "audio", "audio_s": 3},
+            "give either `service_s`, or `audio",
+        ),
+        ({"id": 0, "model": "ears", "kind": "speech"}, "give either `service_s`, or `audio_s`"),
+        (
+            {"id": 0, "model": "a", "kind": "image", "megapixels": 1},
+            "give either `service_s`, or `m",
+        ),
+        ({"id": 0, "model": "ears", "kind": "audio", "audio_s": -1}, "audio_s: "),
         ({**A, "service_s": "1"}, "service_s: "),
         ({**A, "lane": "fast"}, "lane: "),
         ({**A, "priority": 0}, "priority: "),

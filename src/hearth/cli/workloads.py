@@ -13,6 +13,7 @@ from hearth.simulation import callers
 from hearth.simulation.agents import AGENTS
 from hearth.simulation.homes import HOMES
 from hearth.simulation.spilling import SPILLING
+from hearth.simulation.voice import VOICES
 from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Builders, Workload
 from hearth.simulation.yielding import YIELDING
 
@@ -24,6 +25,7 @@ _GROUPS: Mapping[str, Builders] = {
     "Callers who compete": callers.COMPETING,
     "An evening that is too much for the GPU, with an elastic engine to help": SPILLING,
     "An evening with renders and games": YIELDING,
+    "A voice assistant: its recogniser, chat model and voice, one after another": VOICES,
     "many_MODELS_LOAD_SEED: 4 to 8 models, some rarely used, and the load in %": MANY_MODELS,
     "home_RETURN_LOAD_LOAD_OTHERS: an assistant beside one or three others; when it comes back, and"
     " the seconds that a load of its model and of theirs takes": HOMES,

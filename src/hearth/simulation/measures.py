@@ -34,6 +34,7 @@ from hearth.simulation.homes import (
     in_order_of_arrival,
     mean_figures,
 )
+from hearth.simulation.voice import first_words_s
 from hearth.simulation.workloads import (
     LONG,
     NEAR_CAPACITY,
@@ -134,8 +135,9 @@ def leases_granted(run: SimulationRun) -> dict[str, float]:
 
 def as_json(policy: str, run: SimulationRun, estimates: EstimateError | None = None) -> JsonDict:
     """One policy's run as plain values: requests by id, swaps in order, the summary, and the same
-    by lane.
+    by lane; where answers were spoken, how long the first word took.
     """
+    spoken_s = sorted(first_words_s(run).values())
     return {
         "policy": policy,
         "requests": [
@@ -156,6 +158,7 @@ def as_json(policy: str, run: SimulationRun, estimates: EstimateError | None = N
         "lanes": {lane.value: waits for lane, waits in by_lane(run).items()},
         "estimates": estimates,
         **({"leases": leases_granted(run)} if run.leases else {}),
+        **({"first_word": spread(spoken_s)} if spoken_s else {}),
     }
 
 
@@ -166,12 +169,21 @@ def comparison(
     lane that had any work.
     """
     rows = [
-        (policy, summary(run), by_lane(run), swap_pct(run), error, leases_granted(run))
+        (
+            policy,
+            summary(run),
+            by_lane(run),
+            swap_pct(run),
+            error,
+            leases_granted(run),
+            sorted(first_words_s(run).values()),
+        )
         for policy, run, error in runs
     ]
     lanes = [lane for lane in Lane if any(lane in found for _, _, found, *_ in rows)]
     reads = any(whole.read_s for _, whole, *_ in rows)
-    leases = any(granted["leases"] for *_, granted in rows)
+    leases = any(granted["leases"] for *_, granted, _ in rows)
+    speaks = any(spoken_s for *_, spoken_s in rows)
     table = Table(
         title=title,
         title_justify="left",
@@ -189,12 +201,13 @@ def comparison(
         "busy\n%",
         *(["read twice\ns"] if reads else []),
         *(["leases, granted\nafter max s"] if leases else []),
+        *(["speech to first word s\nmean / p95 / max"] if speaks else []),
         *headings,
         "interrupted",
         "estimate off by\nmedian s (%)",
     ):
         table.add_column(heading, justify="right", header_style="dim")
-    for policy, whole, found, swapping_pct, error, granted in rows:
+    for policy, whole, found, swapping_pct, error, granted, spoken_s in rows:
         table.add_row(
             policy,
             f"{whole.makespan_s:,.1f}",
@@ -203,6 +216,7 @@ def comparison(
             f"{whole.busy_pct:.1f}",
             *([f"{whole.reread_s:,.0f}"] if reads else []),
             *([_granted(granted)] if leases else []),
+            *([_waits(spread(spoken_s))] if speaks else []),
             *(_waits(found.get(lane)) for lane in lanes),
             f"{sum(waits['interrupts'] for waits in found.values()):,}",
             _off_by(error),

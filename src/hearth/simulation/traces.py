@@ -19,7 +19,7 @@ import pydantic
 from hearth.config.loading import read_text
 from hearth.config.settings import ModelSettings
 from hearth.errors import ConfigError
-from hearth.simulation.workloads import CardLease, Workload, WorkloadJob
+from hearth.simulation.workloads import CardLease, JobKind, Workload, WorkloadJob
 from hearth.types import JsonDict, Lane, Priority, Usage, without_none
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
@@ -36,12 +36,21 @@ class _Model(_Strict):
     parallel: Annotated[int, pydantic.Field(ge=1)] = 1
     prompt_tps: Rate | None = None
     tps: Rate | None = None
+    s_per_audio_s: Rate | None = None
+    s_per_megapixel: Rate | None = None
     pace: Rate | None = None
 
     @property
     def paced(self) -> float | None:
         """How long an answer takes beside those of other models, None where nobody knows."""
         return self.pace if self.pace is not None or self.tps is None else 1 / self.tps
+
+    def media_s(self, request: _TraceRequest) -> float | None:
+        """How long it works on a recording, speech or an image; None where that is not told."""
+        size, rate = request.audio_s, self.s_per_audio_s
+        if request.kind == "image":
+            size, rate = request.megapixels, self.s_per_megapixel
+        return None if size is None or rate is None else size * rate
 
 
 class _ModeChange(_Strict):
@@ -82,6 +91,9 @@ class _Reports(_Strict):
 class _TraceRequest(_Strict):
     id: int
     model: str | None
+    kind: JobKind = "text"
+    audio_s: Seconds | None = None
+    megapixels: Rate | None = None
     t: Seconds = 0.0
     after: int | None = None
     also_after: list[int] = []
@@ -107,6 +119,14 @@ class _TraceRequest(_Strict):
 _ADVICE = MappingProxyType(
     {"extra_forbidden": "unknown field; leave it out", "missing": "is missing; add it"}
 )
+
+_SOUND = "give either `service_s`, or `audio_s` and a model whose `s_per_audio_s` the header tells"
+_UNTIMED: Mapping[JobKind, str] = {
+    "audio": _SOUND,
+    "speech": _SOUND,
+    "image": "give either `service_s`, or `megapixels` and a model whose `s_per_megapixel` the"
+    " header tells",
+}
 
 Parsed = TypeVar("Parsed", bound=pydantic.BaseModel)
 
@@ -203,6 +223,12 @@ class _TraceReader:
             self._complain(
                 line, "continues: only a stream goes on where it was interrupted; add `stream`"
             )
+        if request.audio_s is not None and request.kind not in {"audio", "speech"}:
+            self._complain(
+                line, "audio_s: is of a `kind` audio or speech; name it, or leave it out"
+            )
+        if request.megapixels is not None and request.kind != "image":
+            self._complain(line, "megapixels: is of a `kind` image; name it, or leave it out")
         if request.also_after and request.after is None:
             self._complain(line, "also_after: name one of them in `after`")
         return model
@@ -214,6 +240,11 @@ class _TraceReader:
         service_s = request.service_s
         first_byte_s = request.first_byte_s
         output_tokens = request.output_tokens
+        if request.kind != "text" and service_s is None and output_tokens is None:
+            service_s = None if model is None else model.media_s(request)
+            if service_s is None:
+                self._complain(line, _UNTIMED[request.kind])
+                return None
         if service_s is not None and output_tokens is None:
             if first_byte_s is not None and first_byte_s > service_s:
                 self._complain(
@@ -310,6 +341,7 @@ def _workload(header: _TraceHeader, jobs: list[WorkloadJob]) -> Workload:
 
 _AS_IT_IS = {
     "id",
+    "kind",
     "after",
     "think_s",
     "background",
@@ -336,6 +368,7 @@ def _job(
         model=choices[0] if choices else request.model,
         alias=request.model or "" if choices else "",
         choices=choices,
+        audio_s=request.audio_s or 0.0,
         at=request.t,
         also_after=tuple(request.also_after),
         lane=Lane(request.lane),
@@ -395,7 +428,8 @@ def _request_line(job: WorkloadJob) -> JsonDict:
         "lane": job.lane.value,
         "priority": job.priority.name.lower(),
         "caller": job.caller,
-        **_given(user=job.user or None),
+        **_given(user=job.user or None, audio_s=job.audio_s or None),
+        **({} if job.kind == "text" else {"kind": job.kind}),
         "service_s": job.service_s,
         "first_byte_s": job.first_byte_s,
         **_given(

@@ -13,12 +13,14 @@ from dataclasses import field, replace
 from functools import partial
 from math import log, pi, sin
 from random import Random
-from typing import TypedDict, Unpack
+from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.types import HOUR_S, Lane, Priority, Usage, frozen
 
 NOTHING_REPORTED = Usage()
+JobKind: TypeAlias = Literal["text", "audio", "speech", "image"]
+"""What a request asks for: a text, the text of a recording, speech, an image."""
 
 
 @frozen
@@ -27,6 +29,8 @@ class WorkloadJob:
 
     id: int
     model: str | None
+    kind: JobKind = "text"
+    audio_s: float = 0.0  # the length of the recording or of the speech
     alias: str = ""  # the name by which its caller means any of `choices`, of which `model` is one
     choices: tuple[str, ...] = ()
     at: float = 0.0  # the earliest instant of its arrival
