@@ -124,7 +124,7 @@ def _problem_of(place: Sequence[object], problem: Mapping[str, Any]) -> str:
     what = (
         "unknown field; leave it out"
         if problem.get("type") == "extra_forbidden"
-        else str(problem.get("msg"))
+        else str(problem.get("msg")).removeprefix("Value error, ")
     )
     return f"{'.'.join(map(str, place)) or 'body'}: {what}"
 
