@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import import_module
 from typing import Unpack
 
 from hearth.admission.peers import Connections
@@ -166,6 +167,8 @@ async def serve(
             hurry=signals.hurry_requested,
             beside=partial(_attach, recent, signals),
         ):
+            # FastAPI imports it for its first page, which would hold up the loop
+            await asyncio.to_thread(import_module, "pydantic.v1")
             _settle_memory()
             await signals.stop_requested.wait()
     finally:
