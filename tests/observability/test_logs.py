@@ -90,6 +90,7 @@ def test_every_kind_of_event_is_one_line_with_every_field_in_either_format(
         ("Authorization: Bearer abc.DEF-123", "abc.DEF-123"),
         ("bearer   hunter2", "hunter2"),
         ("invalid key sk-ant-api03-AAAA_BBBB", "AAAA_BBBB"),
+        (f"model hearth_{'Ab-_' * 10}xyz not found", "Ab-_Ab"),
         ("POST https://discord.com/api/webhooks/123456/tokenTOKEN failed", "tokenTOKEN"),
         ("https://discordapp.com/api/v10/webhooks/1/zzz?wait=true", "zzz"),
         ("https://user:hunter2@example.org/x", "hunter2"),

@@ -51,6 +51,8 @@ _SECRETS = (
     (re.compile(r"(?i)\bbearer\s+[^\s\"',;]+"), "Bearer ***"),
     (re.compile(r"(?i)\b(authorization\"?\s*[:=]\s*\"?)basic\s+[^\s\"',;]+"), r"\1Basic ***"),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), "sk-***"),
+    # of Hearth's own keys, which are longer than any of its names
+    (re.compile(r"\bhearth_[A-Za-z0-9_-]{40,}"), "hearth_***"),
     (re.compile(r"(?i)\b(https?://)[^\s/@]{1,200}@"), r"\1***@"),
     (
         re.compile(r"(?i)\bhttps?://[^\s/]{1,200}/(?:[^\s/]{1,100}/){0,4}webhooks?/[^\s\"'<>]+"),
@@ -64,7 +66,17 @@ _SECRETS = (
         r"\1\2***",
     ),
 )
-_SUSPICIOUS = ("bearer", "sk-", "://", "key", "authorization", "password", "secret", "token")
+_SUSPICIOUS = (
+    "bearer",
+    "sk-",
+    "hearth_",
+    "://",
+    "key",
+    "authorization",
+    "password",
+    "secret",
+    "token",
+)
 """One of them is in every text that a pattern above could match: most texts need no
 substitution.
 """
