@@ -70,7 +70,7 @@ async def test_others_are_refused_and_the_owner_learns_the_remedy(house):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"mode": "party"}, "there is no mode party; there are gaming, night"),
+        ({"mode": "party"}, "there is no mode party; the modes are gaming, night"),
         ({"mode": 5}, "mode: "),
         ({}, "mode: "),
         ({"mode": "night", "for_s": 1}, "for_s: unknown field"),

@@ -132,7 +132,7 @@ async def test_a_mode_that_is_gone_from_the_file_ends_with_a_warning(house: Hous
 
 @in_house(settings=with_modes(gaming=GAMING, day=DAY))
 async def test_a_mode_that_there_is_not_is_refused_with_those_that_there_are(house: House):
-    with pytest.raises(BadRequest, match="there is no mode party; there are gaming, day"):
+    with pytest.raises(BadRequest, match="there is no mode party; the modes are gaming, day"):
         house.gateway.modes.switch("party", by="boss")
 
 

@@ -78,8 +78,12 @@ class Modes:
         Raises BadRequest: there is no such mode.
         """
         if mode is not None and mode not in self.names:
-            there_are = f"there are {', '.join(self.names)}" if self.names else "there are none"
-            raise BadRequest(f"there is no mode {mode}; {there_are}", remedy="modes")
+            if not self.names:
+                raise BadRequest(
+                    f"there is no mode {mode}: the configuration has no modes", remedy="modes"
+                )
+            known = ", ".join(self.names)
+            raise BadRequest(f"there is no mode {mode}; the modes are {known}", remedy="modes")
         self.choice = ModeChoice(mode=mode, since_wall_s=round(self._clock.wall(), 3), by=by)
         self.look()
         self._sleep.ring()

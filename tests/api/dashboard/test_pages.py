@@ -145,6 +145,18 @@ def test_what_others_wrote_is_here_as_they_published_it_with_licences():
 OURS = [path for path in STATIC.rglob("*") if path.is_file() and path.parent.name != "vendor"]
 
 
+def test_a_line_of_a_script_has_room():
+    scripts = [path for path in OURS if path.suffix == ".js" and path.name != "icon_paths.js"]
+    long = [
+        f"{path.name}:{number}"
+        for path in scripts
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if len(line) > 100
+    ]
+    assert len(scripts) > 20
+    assert long == []
+
+
 @pytest.mark.parametrize("path", sorted(OURS))
 def test_our_files_load_nothing_foreign_and_write_text_only_as_text(path):
     text = path.read_text().replace("http://www.w3.org/2000/svg", "")

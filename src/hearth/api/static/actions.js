@@ -1,11 +1,19 @@
-// What the page can do, each after a question. Nothing here is possible that the key does not allow anyway.
+// What the page can do, each after a question. Nothing here is possible that the key does not
+// allow anyway.
 
 import { html, Component } from "./vendor/htm-preact-3.1.1.module.js";
 import { BASE } from "./base.js";
 import { errorText } from "./feed.js";
 import { holders, short } from "./format.js";
 
-const YIELD_S = [[1800, "30 minutes"], [3600, "1 hour"], [7200, "2 hours"], [14_400, "4 hours"], [28_800, "8 hours"], [86_400, "24 hours"]];
+const YIELD_S = [
+  [1800, "30 minutes"],
+  [3600, "1 hour"],
+  [7200, "2 hours"],
+  [14_400, "4 hours"],
+  [28_800, "8 hours"],
+  [86_400, "24 hours"],
+];
 
 export class Orders {
   constructor(feed, say) {
@@ -17,12 +25,20 @@ export class Orders {
     const headers = { "content-type": "application/json", ...this._feed.headers };
     let response;
     try {
-      response = await fetch(BASE + path, { method, headers, body: body == null ? undefined : JSON.stringify(body), cache: "no-store" });
+      response = await fetch(BASE + path, {
+        method,
+        headers,
+        body: body == null ? undefined : JSON.stringify(body),
+        cache: "no-store",
+      });
     } catch {
       return { error: "Hearth does not answer" };
     }
     if (!response.ok) {
-      const refusal = await response.clone().json().catch(() => ({}));
+      const refusal = await response
+        .clone()
+        .json()
+        .catch(() => ({}));
       return { error: await errorText(response), refusal };
     }
     try {
@@ -38,14 +54,19 @@ export class Orders {
   }
 
   cancel(item) {
+    const then = item.dispatched
+      ? "is running; its answer will be cut off"
+      : "will leave the queue";
     return {
       title: "Cancel this request?",
-      text: `${item.caller}'s request ${item.request_id} ${item.dispatched ? "is running; its answer will be cut off" : "will leave the queue"}.`,
+      text: `${item.caller}'s request ${item.request_id} ${then}.`,
       label: "Cancel the request",
       bad: true,
       run: () =>
         this.run(`/llm/queue/item/${item.sequence}/cancel`, {}, (answer) =>
-          answer.cancelled ? `${item.request_id} is cancelled.` : `${item.request_id} had already finished.`,
+          answer.cancelled
+            ? `${item.request_id} is cancelled.`
+            : `${item.request_id} had already finished.`,
         ),
     };
   }
@@ -53,9 +74,16 @@ export class Orders {
   reload() {
     return {
       title: "Read the configuration again?",
-      text: "The file is checked first. If it has mistakes, nothing changes and they are listed here.",
+      text:
+        "The file is checked first. If it has mistakes, nothing changes and they are " +
+        "listed here.",
       label: "Reload",
-      run: () => this.run("/llm/admin/reload", {}, (answer) => `Configuration ${answer.generation} is in force.`),
+      run: () =>
+        this.run(
+          "/llm/admin/reload",
+          {},
+          (answer) => `Configuration ${answer.generation} is in force.`,
+        ),
     };
   }
 
@@ -69,7 +97,9 @@ export class Orders {
   mode(name) {
     return {
       title: name ? `Switch to ${name}?` : "End the mode?",
-      text: `${name ? "Its settings" : "The settings outside of modes"} are in force at once. Requests that wait or run stay.`,
+      text:
+        `${name ? "Its settings" : "The settings outside of modes"} are in force at ` +
+        `once. Requests that wait or run stay.`,
       label: name ? "Switch" : "End",
       run: () => this.setMode(name),
     };
@@ -78,11 +108,16 @@ export class Orders {
   preempt() {
     return {
       title: "Interrupt external requests?",
-      text: "Running external requests that can be resumed stop now and return to the front of their queue.",
+      text:
+        "Running external requests that can be resumed stop now and return to the front " +
+        "of their queue.",
       label: "Interrupt",
       run: () =>
         this.run("/llm/admin/preempt", {}, ({ preempted }) =>
-          preempted ? `${preempted} running ${preempted === 1 ? "request is" : "requests are"} being interrupted.` : "No running request can be interrupted.",
+          preempted
+            ? `${preempted} running ${preempted === 1 ? "request is" : "requests are"} being` +
+              " interrupted."
+            : "No running request can be interrupted.",
         ),
     };
   }
@@ -94,7 +129,9 @@ export class Orders {
       label: "Send",
       run: () =>
         this.run("/llm/admin/alert/test", {}, ({ targets }) =>
-          targets.map((each) => `${each.target}: ${each.delivered ? "delivered" : each.answer}`).join(", "),
+          targets
+            .map((each) => `${each.target}: ${each.delivered ? "delivered" : each.answer}`)
+            .join(", "),
         ),
     };
   }
@@ -106,14 +143,22 @@ export class Orders {
       label: "Cancel the job",
       bad: true,
       run: () =>
-        this.run(`/llm/jobs/${encodeURIComponent(id)}`, null, (answer) => (answer.cancelled ? `${id} is cancelled.` : `${id} had already ended: ${answer.state}.`), "DELETE"),
+        this.run(
+          `/llm/jobs/${encodeURIComponent(id)}`,
+          null,
+          (answer) =>
+            answer.cancelled ? `${id} is cancelled.` : `${id} had already ended: ${answer.state}.`,
+          "DELETE",
+        ),
     };
   }
 
   drain() {
     return {
       title: "Drain?",
-      text: "New requests are refused with 503 until you resume. Waiting and running requests finish; jobs are accepted and kept.",
+      text:
+        "New requests are refused with 503 until you resume. Waiting and running " +
+        "requests finish; jobs are accepted and kept.",
       label: "Drain",
       bad: true,
       run: () => this.run("/llm/admin/drain", {}, () => "Draining."),
@@ -141,18 +186,27 @@ export class Orders {
   yieldGpu() {
     return {
       title: "Yield the GPU?",
-      text: "All of its memory is freed for another program: models are unloaded, and requests wait. Answers that are interrupted go on afterwards.",
+      text:
+        "All of its memory is freed for another program: models are unloaded, and " +
+        "requests wait. Answers that are interrupted go on afterwards.",
       label: "Yield",
       choice: { label: "For", options: YIELD_S, chosen: 7200 },
       // With an id of its own, so that a second time is a renewal.
-      run: (seconds) => this.run("/llm/gpu/leases", { id: "dashboard", for_s: Number(seconds), reason: "a program of yours" }, () => "The GPU is being freed."),
+      run: (seconds) =>
+        this.run(
+          "/llm/gpu/leases",
+          { id: "dashboard", for_s: Number(seconds), reason: "a program of yours" },
+          () => "The GPU is being freed.",
+        ),
     };
   }
 
   takeBack({ held, to }) {
     return {
       title: "Take the GPU back?",
-      text: `Models are loaded again, whether or not ${holders(held, to)} still runs. A game that has no memory left may end.`,
+      text:
+        `Models are loaded again, whether or not ${holders(held, to)} still runs. A game ` +
+        `that has no memory left may end.`,
       label: "Take it back",
       bad: true,
       run: () => this.run("/llm/gpu/leases", null, () => "Models may use the GPU again.", "DELETE"),
@@ -162,7 +216,9 @@ export class Orders {
   pin(name) {
     return {
       title: `Pin ${short(name)}?`,
-      text: "It becomes the home model, and no external request can unload it until it is unpinned. Internal requests can.",
+      text:
+        "It becomes the home model, and no external request can unload it until it is " +
+        "unpinned. Internal requests can.",
       label: "Pin",
       run: () => this.run("/llm/admin/pin", { model: name }, () => `${short(name)} is pinned.`),
     };
@@ -182,25 +238,33 @@ export class Orders {
       title: `Unload ${short(name)}?`,
       text: "It is removed from GPU memory, unless a request runs on it or waits for it.",
       label: "Unload",
-      run: () => this.run("/llm/admin/unload", { model: name }, () => `${short(name)} is being unloaded.`),
+      run: () =>
+        this.run("/llm/admin/unload", { model: name }, () => `${short(name)} is being unloaded.`),
     };
   }
 
   load(name) {
     return {
       title: `Load ${short(name)}?`,
-      text: "It is loaded once nothing more urgent is in the way; another model may be unloaded for it.",
+      text:
+        "It is loaded once nothing more urgent is in the way; another model may be " +
+        "unloaded for it.",
       label: "Load",
-      run: () => this.run("/llm/admin/load", { model: name }, () => `${short(name)} was requested.`),
+      run: () =>
+        this.run("/llm/admin/load", { model: name }, () => `${short(name)} was requested.`),
     };
   }
 
   // What any caller may do: request the model, as a request without a prompt does.
   request(name) {
-    const [path, body] = name.includes("embed") ? ["/api/embed", { model: name, input: "" }] : ["/api/generate", { model: name, stream: false }];
+    const [path, body] = name.includes("embed")
+      ? ["/api/embed", { model: name, input: "" }]
+      : ["/api/generate", { model: name, stream: false }];
     return {
       title: `Load ${short(name)}?`,
-      text: "It is requested like any request: it waits its turn, and another model may be unloaded for it.",
+      text:
+        "It is requested like any request: it waits its turn, and another model may be " +
+        "unloaded for it.",
       label: "Load",
       run: () => {
         this.say({ text: `${short(name)} was requested.` });
@@ -221,7 +285,8 @@ export class Question extends Component {
     this.dialog.close(); // Gives the focus back; merely taken out of the page it would not.
     // A request that has begun to run meanwhile has another row, with a button of the same name.
     const label = this.asked?.getAttribute("aria-label");
-    if (label && !this.asked.isConnected) document.querySelector(`[aria-label="${CSS.escape(label)}"]`)?.focus();
+    if (label && !this.asked.isConnected)
+      document.querySelector(`[aria-label="${CSS.escape(label)}"]`)?.focus();
   }
 
   render({ question, close }) {
@@ -232,17 +297,26 @@ export class Question extends Component {
       close();
       question.run(chosen);
     };
-    return html`<dialog ref=${(node) => (this.dialog = node)} onClose=${close} aria-labelledby="question-title">
+    return html`<dialog ref=${(node) => (this.dialog = node)} onClose=${close}
+      aria-labelledby="question-title">
       <form onSubmit=${confirm}>
         <h2 id="question-title">${question.title}</h2>
         <p>${question.text}</p>
-        ${choice ? html`<label class="choice">${choice.label} <select ref=${(node) => (this.select = node)}>${choice.options.map(([value, text]) => html`<option
-          key=${value} value=${value} selected=${value === choice.chosen}>${text}</option>`)}</select></label>` : null}
+        ${choice
+          ? html`<label class="choice">${choice.label}
+              <${Choice} choice=${choice} held=${(node) => (this.select = node)} /></label>`
+          : null}
         <div class="buttons">
           <button type="button" class="quiet" onClick=${close}>Cancel</button>
-          <button type="submit" class=${question.bad ? "danger" : "primary"}>${question.label}</button>
+          <button type="submit" class=${question.bad ? "danger" : "primary"}>
+            ${question.label}</button>
         </div>
       </form>
     </dialog>`;
   }
+}
+
+function Choice({ choice, held }) {
+  return html`<select ref=${held}>${choice.options.map(([value, text]) => html`<option
+    key=${value} value=${value} selected=${value === choice.chosen}>${text}</option>`)}</select>`;
 }

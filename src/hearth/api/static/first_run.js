@@ -8,7 +8,8 @@ import { Icon } from "./icons.js";
 import { Copied, Panel } from "./parts.js";
 import { Link } from "./router.js";
 
-const KEY = `hearth.first-run${BASE}`; // "asked": a request has been seen; "closed": not shown any more.
+// "asked": a request has been seen; "closed": it is not shown any more.
+const KEY = `hearth.first-run${BASE}`;
 
 export class FirstRun extends Component {
   close = () => {
@@ -75,16 +76,16 @@ function itemsOf({ feed, state }) {
       done: Boolean(gpu.home_model),
       text: gpu.home_model
         ? `${short(gpu.home_model)} is loaded again whenever nothing else is wanted.`
-        : html`It is loaded whenever nothing else is wanted, so that your assistant finds it ready. Set${" "}
-            <code>gpu.home_model</code>${" "}in the configuration.`,
+        : html`It is loaded whenever nothing else is wanted, so that your assistant finds it
+            ready. Set${" "}            <code>gpu.home_model</code>${" "}in the configuration.`,
     },
     {
       title: "Be told when something is off",
       done: targets.length > 0,
       text: targets.length
         ? `Alerts go to ${targets.map((target) => target.name).join(", ")}.`
-        : html`Set${" "}<code>alerts.discord_webhook_url</code>${" "}in the configuration. Without it, alerts
-            are shown here and written to the log.`,
+        : html`Set${" "}<code>alerts.discord_webhook_url</code>${" "}in the configuration. Without
+            it, alerts             are shown here and written to the log.`,
     },
   ];
 }

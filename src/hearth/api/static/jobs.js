@@ -81,7 +81,9 @@ function Who({ id, job }) {
 function Row({ id, job, what, now, orders, ask }) {
   return html`<li><${Who} id=${id} job=${job} />
     <span class="what muted">${what}
-      ${job.attempts ? html` <span class="badge warn">${job.attempts}× started</span>` : null}</span>
+      ${job.attempts
+        ? html` <span class="badge warn">${job.attempts}× started</span>`
+        : null}</span>
     <span class="number muted" title="since it was accepted">${whole(now - job.accepted)}</span>
     ${ask
       ? html`<button class="icon" title="Cancel" aria-label=${`Cancel ${job.caller}'s job ${id}`}

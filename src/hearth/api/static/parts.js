@@ -7,7 +7,9 @@ import { short } from "./format.js";
 
 export function Panel({ title, note, tools, children, id, className = "" }) {
   return html`<section class=${`panel ${className}`} aria-labelledby=${id}>
-    <header><h2 id=${id}>${title}</h2>${note ? html`<span class="note">${note}</span>` : null}<span class="tools">${tools}</span></header>
+    <header><h2 id=${id}>${title}</h2>
+      ${note ? html`<span class="note">${note}</span>` : null}
+      <span class="tools">${tools}</span></header>
     ${children}
   </section>`;
 }
@@ -17,41 +19,52 @@ export function Empty({ children }) {
 }
 
 export function Model({ name }) {
-  return html`<span class=${`model ${shadeClass(name)}`} title=${name ?? "any model in memory"}>${short(name)}</span>`;
+  const title = name ?? "any model in memory";
+  return html`<span class=${`model ${shadeClass(name)}`} title=${title}>${short(name)}</span>`;
 }
 
-// How far `value` is on the way to `most`. A limit is used up when it is reached; a warning (`beyond`) is given when it is passed.
+// How far `value` is on the way to `most`. A limit is used up when it is reached; a warning
+// (`beyond`) is given when it is passed.
 export function Meter({ label, value, most, beyond, text, className = "" }) {
   const part = most > 0 ? Math.min(1, Math.max(0, value / most)) : 0;
   const over = beyond ? value > most : value >= most;
   const tone = over ? "over" : part >= 0.8 ? "near" : "";
-  return html`<span class=${`meter ${tone} ${className}`} role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax=${most}
-    aria-valuenow=${Math.min(value, most)} aria-valuetext=${text}><i style=${{ width: `${part * 100}%` }}></i></span>`;
+  return html`<span class=${`meter ${tone} ${className}`} role="meter" aria-label=${label}
+    aria-valuemin="0" aria-valuemax=${most} aria-valuenow=${Math.min(value, most)}
+    aria-valuetext=${text}><i style=${{ width: `${part * 100}%` }}></i></span>`;
 }
 
-const BANDS = { critical: "internal, critical", normal: "internal", background: "internal, background" };
+const BANDS = {
+  critical: "internal, critical",
+  normal: "internal",
+  background: "internal, background",
+};
 
 const OTHERS = { interrupted: "interrupted", external_background: "background" };
 
 // Nothing for ordinary external requests, which are the most.
 export function Lane({ item }) {
   const internal = item.lane === "internal";
-  const text = internal ? (BANDS[item.band] ?? "internal") : OTHERS[item.band] ?? null;
+  const text = internal ? (BANDS[item.band] ?? "internal") : (OTHERS[item.band] ?? null);
   if (!text) return null;
-  return html`<span class=${`badge ${internal ? "internal" : "external"}`} title=${internal ? "your own request" : "a request of another program"}>${text}</span>`;
+  const tone = internal ? "internal" : "external";
+  const title = internal ? "your own request" : "a request of another program";
+  return html`<span class=${`badge ${tone}`} title=${title}>${text}</span>`;
 }
 
 export function CancelButton({ item, state, orders, ask }) {
   if (!ask || (!state.you.admin && item.caller !== state.you.caller)) return null;
-  return html`<button class="icon" aria-label=${`Cancel ${item.caller}'s request ${item.request_id}`} title="Cancel"
+  const label = `Cancel ${item.caller}'s request ${item.request_id}`;
+  return html`<button class="icon" aria-label=${label} title="Cancel"
     onClick=${() => ask(orders.cancel(item))}><${Icon} name="close" /></button>`;
 }
 
 // Opens the details of a request.
 export function Caller({ item, show }) {
-  return show
-    ? html`<button class="caller link-like" aria-label=${`Details of ${item.caller}'s request ${item.request_id}`} onClick=${() => show(item)}>${item.caller}</button>`
-    : html`<b class="caller">${item.caller}</b>`;
+  if (!show) return html`<b class="caller">${item.caller}</b>`;
+  const label = `Details of ${item.caller}'s request ${item.request_id}`;
+  return html`<button class="caller link-like" aria-label=${label}
+    onClick=${() => show(item)}>${item.caller}</button>`;
 }
 
 // A text to take along, with the button that copies it. Without a secure connection a browser lets

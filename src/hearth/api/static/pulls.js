@@ -12,7 +12,9 @@ export const pulls = {
 
   // `engine`: the one of `/llm/models` that is to have it.
   start(feed, name, engine) {
-    const pull = { name, engine: engine.name, kind: engine.kind, status: "asking", layers: new Map(), samples: [] };
+    const { name: own, kind } = engine;
+    const empty = { status: "asking", layers: new Map(), samples: [] };
+    const pull = { name, engine: own, kind, ...empty };
     Object.assign(pull, { began: seconds(), abort: new AbortController() });
     this.all = [...this.all.filter((other) => other.name !== name || !other.over), pull];
     this.changed();

@@ -65,6 +65,7 @@ function Legend({ state, now, span }) {
     ["internal", "internal waiting"],
   ];
   return html`<span class="legend" aria-hidden="true">
-    ${keys.map(([name, text]) => html`<span key=${name}><i class=${`key ${name}`}></i>${text}</span>`)}
+    ${keys.map(([name, text]) => html`<span key=${name}>
+      <i class=${`key ${name}`}></i>${text}</span>`)}
   </span>`;
 }

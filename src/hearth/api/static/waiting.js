@@ -4,7 +4,7 @@ import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { count, startsIn, startsWithin, waitsFor, whole } from "./format.js";
 import { Caller, CancelButton, Empty, Lane, Model, Panel } from "./parts.js";
 
-const GROUPED_FROM = 12; // With more requests waiting than this, they are shown by model and caller.
+const GROUPED_FROM = 12; // More than that are shown by model and caller.
 const WAYS = [[false, "One by one"], [true, "Grouped"]];
 
 // `group` sets how they are shown.
