@@ -45,6 +45,15 @@ def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
     assert printed(program)[-1] == "IMPORTED"
 
 
+def test_a_full_disk_under_the_output_is_said_in_one_line():
+    program = "from hearth.cli import main\nmain(['simulate', '--list'])"
+    with open("/dev/full", "w") as full:  # noqa: PTH123 (a device)
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
+
+
 def groups(command: click.Command, path: str = "hearth") -> Iterator[tuple[str, click.Group]]:
     """Every group of commands, and how it is called."""
     if isinstance(command, click.Group):

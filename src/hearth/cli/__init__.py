@@ -6,6 +6,7 @@ print help.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from enum import IntEnum
 from importlib import import_module
@@ -107,6 +108,9 @@ class GatewayUnreachable(click.ClickException):
     exit_code = ExitCode.UNREACHABLE
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 class LazyCommand(click.Command):
     """Stands in for a command until it runs.
 
@@ -166,6 +170,11 @@ class RootGroup(click.Group):
                 error, StorageBusy | EditFailed
             )
             raise (Unusable if refused else CommandFailed)(error.message) from error
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            where = error.filename or "the output"
+            raise CommandFailed(f"{where} cannot be written: {error.strerror}") from error
 
 
 def _of_completion(name: str, help_text: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
