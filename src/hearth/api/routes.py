@@ -111,7 +111,7 @@ class Routes:
         self._page = replace(public, handlers=dict.fromkeys(READING, self._send_page))
         for path in page.FILES:
             self._add(path, READING, page.send_file, public)
-        self.addresses[page.PATH] = self._page
+        self.addresses |= dict.fromkeys(page.PATHS, self._page)
         self._add_pages(gateway)
         self._add_plain_ones(gateway)
         self._patterns = [

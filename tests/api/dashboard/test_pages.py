@@ -34,7 +34,8 @@ NO_PAGES = (
 
 
 @pytest.mark.parametrize(
-    ("path", "refusal"), [("/", 401), ("/llm/queue/status", 401), ("/dashboard/requests", 405)]
+    ("path", "refusal"),
+    [("/", 401), ("/llm/queue/status", 401), ("/dashboard", 405), ("/dashboard/requests", 405)],
 )
 async def test_a_browser_gets_the_page_without_a_key(keyed, path, refusal):
     page = await keyed.ask("GET", path, accept=BROWSER)
@@ -78,6 +79,7 @@ async def test_a_page_is_refused_to_other_hosts_and_sites_as_every_address_is(ke
     [
         ("", "/", "."),
         ("", "/llm/queue/status", "../.."),
+        ("", "/dashboard", "."),
         ("", "/dashboard/requests", ".."),
         ("/a/hearth", "/", "/a/hearth"),
         ("/a/hearth", "/a/hearth", "/a/hearth"),

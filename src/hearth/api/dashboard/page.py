@@ -34,8 +34,10 @@ _HEADERS = (
 )
 
 
-PATH = "/dashboard/{page}"
-"""Where the pages beside the first are; which there are, `static/pages.js` says."""
+PATHS = ("/dashboard", "/dashboard/{page}")
+"""Where the first page is once more, for those who type that, and the others; which there are,
+`static/pages.js` says.
+"""
 FILES = {
     f"/static/{path.relative_to(STATIC).as_posix()}": path
     for path in sorted(STATIC.rglob("*"))
