@@ -3,6 +3,7 @@
 import { html } from "../vendor/htm-preact-3.1.1.module.js";
 import { Icon } from "../icons.js";
 import { Empty, Panel } from "../parts.js";
+import { itemText } from "./settings_rows.js";
 
 const PROBLEM = /^(.*?):(\d+): ([^ ]+): ([^]*)$/;
 
@@ -49,7 +50,13 @@ function Change({ change: { path, old, new: next, hot } }) {
   </li>`;
 }
 
-// Of a secret only that it is another one is known.
+// Of a secret only that it is another one is known. Of a table of entries, a line each.
 function shown(value) {
-  return value === null ? "unset" : JSON.stringify(value);
+  if (value === null) return "unset";
+  if (!isTable(value)) return JSON.stringify(value);
+  const rows = Object.values(value);
+  if (rows.length && rows.every(isTable)) return rows.map(itemText).join("\n");
+  return itemText(value) || "none";
 }
+
+const isTable = (value) => value !== null && typeof value === "object" && !Array.isArray(value);

@@ -29,11 +29,12 @@ function textOf(value) {
     const between = value.some((item) => item !== null && typeof item === "object") ? "\n" : ", ";
     return value.length ? value.map(itemText).join(between) : "none";
   }
+  if (typeof value === "object") return itemText(value) || "none";
   return value === "" ? "empty" : String(value);
 }
 
-// Of an entry of a list, what is said of it: `n8n: lane external, models llama3*`.
-function itemText(item) {
+// Of an entry of a list or table, what is said of it: `n8n: lane external, models llama3*`.
+export function itemText(item) {
   if (item === null || typeof item !== "object") return String(item);
   const { name, ...rest } = item;
   const said = Object.entries(rest)
