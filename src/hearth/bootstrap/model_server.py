@@ -20,6 +20,7 @@ from hearth.config.engines import (
     ELASTIC_KINDS,
     ENGINE_TITLES,
     KINDS_WITH_RULES,
+    STAYING_KINDS,
     EngineSettings,
     RunSettings,
     port_range,
@@ -283,6 +284,12 @@ def _server(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
     )
 
 
+def _llama_server(options: EngineOptions) -> Engine:
+    """Where Hearth loads nothing, what sleeps is woken by its next request alone."""
+    kinds = {row.kind for row in options.settings.engine_rows.values()}
+    return _server(partial(LlamaServer, keeps_room=kinds <= STAYING_KINDS), options)
+
+
 def _processes(options: EngineOptions) -> Engine:
     return Processes(
         models_of(options.settings, options.name),
@@ -303,7 +310,7 @@ def _perhaps_elastic(kind: Callable[..., Engine], options: EngineOptions) -> Eng
 _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
     {
         "ollama": _ollama,
-        "llama_server": partial(_server, LlamaServer),
+        "llama_server": _llama_server,
         "llama_router": partial(_server, LlamaRouter),
         "llama_swap": partial(_server, LlamaSwap),
         "openai": partial(_perhaps_elastic, OpenAiServer),

@@ -37,9 +37,12 @@ ENGINE_TITLES: Mapping[str, str] = MappingProxyType(
 """What an owner calls each kind."""
 ELASTIC_KINDS = ("openai", "vllm")
 """Those that may stand for many machines behind one address."""
-KINDS_WITH_RULES = ("llama_swap", "processes")
-"""Those that load and unload models by rules of their own, too: what they do is no fault. That a
-process of Hearth's own has ended is reported where it is seen.
+STAYING_KINDS = frozenset({"llama_server", "openai", "vllm"})
+"""Those whose models Hearth neither loads nor unloads."""
+KINDS_WITH_RULES = ("llama_server", "llama_swap", "processes")
+"""Those that load and unload models by rules of their own, too: what they do is no fault. A
+llama-server may sleep after some idle time. That a process of Hearth's own has ended is reported
+where it is seen.
 """
 _PORTS = re.compile(r"(\d{4,5})-(\d{4,5})", re.ASCII)
 _MACROS = re.compile(r"\$\{([^}]*)\}")

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 _OF_ONE_RUN = frozenset({"--port", "--host"})
 """Arguments that differ each time the same model is started."""
+SLEEP = "--sleep-idle-seconds"
+MOST_SECONDS = 10**9
 MOST_SLOTS = 1024
 MOST_CONTEXT_TOKENS = 2**31
 
@@ -17,6 +19,11 @@ def number_in(arguments: Sequence[str], most: int, *names: str) -> int | None:
         if name in names and given.isascii() and given.isdigit() and 0 < int(given) <= most:
             return int(given)
     return None
+
+
+def sleeps_by_itself(arguments: Sequence[str]) -> bool:
+    """It drops its model after some idle time, and loads it again for the next request."""
+    return number_in(arguments, MOST_SECONDS, SLEEP) is not None
 
 
 def slots_in(arguments: Sequence[str]) -> int | None:

@@ -275,8 +275,13 @@ class StubRouter:
             if not self._make_room():
                 self._start(preset)
             await until(lambda: preset.status == "loaded")
+        if preset.status == "sleeping":
+            preset.process = preset.process or await preset.start()
+            self._became(preset, "loaded")
         if not preset.is_running:
             await peer.send(refused(400, "model is not loaded"))
+        elif urlsplit(peer.path).path == "/tokenize":
+            await peer.send(json_answered({"tokens": []}))
         elif preset.process is None or preset.stopping:
             text = b"proxy error: Could not establish connection"
             await peer.send(answered(500, text, TEXT))

@@ -296,14 +296,25 @@ async def test_a_model_that_leaves_the_list_is_not_found():
                 await order("a")
 
 
-async def test_one_that_sleeps_keeps_its_room_and_is_not_woken_by_a_look():
+async def test_one_that_sleeps_is_not_in_memory_nor_woken_by_a_look_but_by_a_load():
     router = StubRouter(Preset("a", status="sleeping", arguments=()))
     async with before(router) as control:
-        assert [model.name for model in await control.resident()] == ["a"]
+        assert await control.resident() == ()
         await control.installed()
         assert router.asked.count(("GET", "/props")) == 1
+        assert router.presets["a"].status == "sleeping"
         await control.load("a")
-        assert ("POST", "/models/load") in router.asked
+        assert [model.name for model in await control.resident()] == ["a"]
+        assert router.asked.count(("POST", "/tokenize")) == 1
+        await control.unload("a")
+
+
+async def test_one_that_does_not_wake_says_so():
+    router = StubRouter(Preset("a", status="sleeping"))
+    router.says["/tokenize"] = refused(500, "out of memory")
+    async with before(router) as control:
+        with pytest.raises(LoadError, match="a did not wake: out of memory"):
+            await control.load("a")
 
 
 def test_the_events_that_were_recorded_say_the_stage_of_a_load():

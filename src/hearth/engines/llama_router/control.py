@@ -15,15 +15,15 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 from hearth.dialects.frames import at
-from hearth.dialects.gojson import JsonObject
+from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.stream import count_in
 from hearth.engines.digests import Digests
 from hearth.engines.llama_router.events import LoadEvents
-from hearth.engines.llama_router.models import IN_MEMORY, LOADING, RouterModel, models_in
+from hearth.engines.llama_router.models import LOADED, LOADING, SLEEPING, RouterModel, models_in
 from hearth.engines.llama_router.traits import ARGUMENTS
 from hearth.engines.openai_server.calls import Place
 from hearth.engines.openai_server.orders import Orders
-from hearth.engines.openai_server.questions import Questions
+from hearth.engines.openai_server.questions import Questions, said_in
 from hearth.engines.server_arguments import MOST_SLOTS, lasting, slots_in
 from hearth.errors import (
     BackendError,
@@ -33,12 +33,18 @@ from hearth.errors import (
     LoadError,
     ModelNotFound,
 )
-from hearth.types import BackendCall, InstalledModel, ResidentModel
+from hearth.types import JSON_BODY, BackendCall, InstalledModel, ResidentModel
 
 PROPS = "/props"
 MODELS = "/models"
 LOAD = "/models/load"
 UNLOAD = "/models/unload"
+TOKENIZE = "/tokenize"
+"""Takes no slot of a model, and wakes it."""
+AWAKE_LOOK_S = 0.05
+"""The router hears from a process that it is awake a moment after that answers; until then it is
+asked again, which does no harm.
+"""
 LOOK_S = 1.0
 """How often a load is looked at between events, of which one may be missed."""
 _A_ROUTER = "an object with `role`"
@@ -97,7 +103,7 @@ class Control:
         return self._installed
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        return tuple(model.resident for model in await self.models() if model.status in IN_MEMORY)
+        return tuple(model.resident for model in await self.models() if model.status == LOADED)
 
     async def find(self, name: str) -> RouterModel:
         """The model that goes by a name. Raises ModelNotFound."""
@@ -145,13 +151,27 @@ class Control:
         is_ours = await self._orders.settled(started)
         while True:
             found = await self.find(model)
-            if found.status in IN_MEMORY:
+            if found.status == LOADED:
                 return
+            if found.status == SLEEPING:
+                await self._wake(model)
+                continue
             if found.status != LOADING and is_ours:
                 raise LoadError(_failed(found, events.stage))
             if found.status != LOADING:
                 is_ours = await self._orders.settled(self._orders.begin(self._start(model)))
             await events.wait(LOOK_S)
+
+    async def _wake(self, model: str) -> None:
+        """Have the process of one that sleeps load it again, whenever that is done. Raises
+        LoadError.
+        """
+        body = encode({"model": model, "content": ""})
+        call = BackendCall(method="POST", path=TOKENIZE, headers=JSON_BODY, body=body)
+        said = await said_in(await self._questions.open(call))
+        if said.status != HTTPStatus.OK:
+            raise LoadError(f"{model} did not wake: {said.error or said.status}")
+        await asyncio.sleep(AWAKE_LOOK_S)
 
     async def _start(self, model: str) -> bool:
         """Ask for a process; False where one is there. Raises LoadError, ModelNotFound."""
@@ -208,7 +228,7 @@ class Control:
         """
         name, arguments = model.name, model.arguments
         says = slots_in(arguments) is not None
-        if model.status == "loaded" and not says and self._asked.get(name) != arguments:
+        if model.status == LOADED and not says and self._asked.get(name) != arguments:
             with suppress(BackendError):
                 path = f"{PROPS}?model={quote(name, safe='')}"
                 _, said = await self._questions.ask(BackendCall(method="GET", path=path))

@@ -15,9 +15,12 @@ from hearth.types import MIB, InstalledModel, ResidentModel, frozen
 
 UNLOADED = "unloaded"
 LOADING = "loading"
-IN_MEMORY = frozenset({"loaded", "sleeping"})
-"""One that sleeps takes its memory again with the next request, unasked: its room is its own."""
-SERVED = frozenset({UNLOADED, LOADING, *IN_MEMORY})
+LOADED = "loaded"
+SLEEPING = "sleeping"
+"""Its process has dropped the model, and loads it again with the next request: Hearth sends none
+before it has made room.
+"""
+SERVED = frozenset({UNLOADED, LOADING, LOADED, SLEEPING})
 """All but those whose files are being downloaded."""
 CAPABILITIES = frozenset({"completion", "tools", "thinking", "embedding"})
 """What no request is refused for before the server is asked, which may say no itself."""

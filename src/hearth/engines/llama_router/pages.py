@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.stream import count_in
-from hearth.engines.llama_router.models import IN_MEMORY, MOST_BYTES, RouterModel
+from hearth.engines.llama_router.models import LOADED, MOST_BYTES, RouterModel
 from hearth.engines.openai_server.pages import Shown, ShownModel
 from hearth.types import InstalledModel
 
@@ -40,7 +40,7 @@ def _shown(model: RouterModel, name: str, digest: str, since: Callable[[str], fl
         digest=digest,
         abilities=model.abilities,
         size_bytes=model.size_bytes,
-        vram_mib=model.resident.vram_mib if is_own and model.status in IN_MEMORY else None,
+        vram_mib=model.resident.vram_mib if is_own and model.status == LOADED else None,
         context_tokens=model.context_tokens,
         parameters=count_in(model.weights, "n_params", MOST_BYTES) or 0,
         format="gguf",

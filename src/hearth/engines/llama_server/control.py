@@ -16,16 +16,19 @@ from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.request import is_model_name
 from hearth.dialects.stream import count_in
 from hearth.engines.openai_server.calls import Place
-from hearth.engines.openai_server.questions import Questions
+from hearth.engines.openai_server.questions import Questions, said_in
 from hearth.errors import (
     BackendProtocolError,
     BackendTimeout,
     BackendUnreachable,
+    LoadError,
 )
-from hearth.types import MIB, BackendCall, InstalledModel, ResidentModel, frozen
+from hearth.types import JSON_BODY, MIB, BackendCall, InstalledModel, ResidentModel, frozen
 
 PROPS = "/props"
 MODELS = "/v1/models"
+WAKING = BackendCall(method="POST", path="/tokenize", headers=JSON_BODY, body=b'{"content":""}')
+"""Takes no slot and no time. Its pages of `/props`, `/health` and `/v1/models` wake it not."""
 MOST_SLOTS = 1024
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _CAPABILITIES = frozenset({"completion", "tools", "thinking", "embedding"})
@@ -93,14 +96,28 @@ class Control:
 
     Args:
         name: what its model is called here, whatever the server calls it; empty for that.
+        keeps_room: while it sleeps, too, since nobody would have it woken.
+
+    Attributes:
+        is_asleep: by its last answer, it has dropped its model after some idle time, and loads it
+        again for the next request.
     """
 
     def __init__(
-        self, url: str, *, api_key: str, place: Place, timeout_s: float, name: str = ""
+        self,
+        url: str,
+        *,
+        api_key: str,
+        place: Place,
+        timeout_s: float,
+        name: str = "",
+        keeps_room: bool = False,
     ) -> None:
         self._name = name
+        self._keeps_room = keeps_room
         self._questions = Questions(url, api_key=api_key, place=place, timeout_s=timeout_s)
         self.last_served: Served | None = None
+        self.is_asleep = False
         self._installed: tuple[InstalledModel, ...] = ()
         self.aclose = self._questions.aclose
 
@@ -129,9 +146,16 @@ class Control:
         return self._installed
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        """What it lists is in memory, so its list of a moment ago will do."""
+        """What it lists is in memory unless it sleeps, so its answers of a moment ago will do."""
         served = self.last_served or await self.served()
-        return (served.resident,)
+        return () if self.is_asleep else (served.resident,)
+
+    async def wake(self) -> None:
+        """Have it load its model again, whenever that is done. Raises LoadError."""
+        said = await said_in(await self._questions.open(WAKING))
+        if said.status != HTTPStatus.OK:
+            raise LoadError(f"The llama-server did not wake: {said.error or said.status}")
+        await self._props()
 
     async def upstream(self, model: str) -> str | None:
         """It is the model that the server was last seen with; the server answers to any name."""
@@ -141,6 +165,7 @@ class Control:
     async def _props(self) -> JsonObject:
         status, said = await self._questions.ask(BackendCall(method="GET", path=PROPS))
         if status == HTTPStatus.OK and "total_slots" in said:
+            self.is_asleep = said.get("is_sleeping") is True and not self._keeps_room
             return said
         if at(said, ("role",)) == "router":
             raise BackendProtocolError(

@@ -1,7 +1,8 @@
 """A llama-server as an engine.
 
 What it serves itself goes through as bytes; Ollama's own routes are translated. Its one model is
-there for as long as it listens, so nothing is ever loaded or unloaded.
+there for as long as it listens, so nothing is ever loaded or unloaded; but one that was started
+with `--sleep-idle-seconds` drops its model by itself, and is woken by a load.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hearth.engines.openai_server.adapter import Staying
 from hearth.engines.openai_server.calls import OpenAiCalls, Place, Upstream
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import page
+from hearth.types import LoadOptions
 
 MISTAKES = re.compile(
     r"Failed to parse (?:messages|tools|tool choice)\b|.* is too large to process"
@@ -41,7 +43,7 @@ class LlamaServer(Staying, LlamaServerTraits):
         requires, empty for none. setting: where its URL is written, for messages. name: as of
         `Control`. connect_timeout_s: of the work's connections. control_timeout_s: of every
         question about itself. slots: makes the owner of its slots, where its conversations are
-        saved.
+        saved. keeps_room: as of `Control`.
     """
 
     _control: Control
@@ -57,10 +59,18 @@ class LlamaServer(Staying, LlamaServerTraits):
         name: str = "",
         control_timeout_s: float,
         slots: Callable[[DataPath], Slots] | None = None,
+        keeps_room: bool = False,
     ) -> None:
         place = Place(title=self.title, setting=setting)
         data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
-        control = Control(url, api_key=api_key, place=place, timeout_s=control_timeout_s, name=name)
+        control = Control(
+            url,
+            api_key=api_key,
+            place=place,
+            timeout_s=control_timeout_s,
+            name=name,
+            keeps_room=keeps_room,
+        )
         self.slots = None if slots is None else slots(data_path)
         calls = calls_of_llama_cpp(self.slots or data_path, clock, place, control.upstream)
         super().__init__(clock=clock, data_path=data_path, control=control, calls=calls)
@@ -70,10 +80,33 @@ class LlamaServer(Staying, LlamaServerTraits):
     async def _page(self, path: str, body: bytes) -> Ready:
         served = await self._control.served()
         since_wall_s = self._since(served.digest)
-        return page(path, body, shown(served, since_wall_s))
+        is_there = not self._control.is_asleep
+        return page(path, body, shown(served, since_wall_s, is_there=is_there))
 
     # What is there, and stays.
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
         await self._find(model)
         return (await self._control.served()).capabilities
+
+    # While it sleeps.
+
+    @property
+    def loads_on_request(self) -> bool:
+        """Only one that sleeps has anything to load."""
+        return self._control.is_asleep
+
+    async def is_asleep(self) -> bool:
+        """By a look at it now, which does not wake it."""
+        await self._control.version()
+        return self._control.is_asleep
+
+    async def load(self, model: str, options: LoadOptions) -> None:
+        await super().load(model, options)
+        if self._control.is_asleep:
+            await self._control.wake()
+
+    async def unload(self, model: str) -> None:
+        await self._find(model)
+        if not self._control.is_asleep:
+            await super().unload(model)

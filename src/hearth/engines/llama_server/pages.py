@@ -7,8 +7,8 @@ from hearth.engines.llama_server.control import Served
 from hearth.engines.openai_server.pages import Shown, ShownModel
 
 
-def shown(served: Served, since_wall_s: float) -> Shown:
-    """`since_wall_s`: when this model was first seen."""
+def shown(served: Served, since_wall_s: float, *, is_there: bool) -> Shown:
+    """`since_wall_s`: when this model was first seen. `is_there`: it does not sleep."""
     own = served.names[0]
     models = [
         ShownModel(
@@ -18,7 +18,7 @@ def shown(served: Served, since_wall_s: float) -> Shown:
             digest=served.digest,
             abilities=served.abilities,
             size_bytes=served.size_bytes,
-            vram_mib=served.resident.vram_mib if name == own else None,
+            vram_mib=served.resident.vram_mib if is_there and name == own else None,
             context_tokens=served.context_tokens,
             parameters=served.parameters,
             format="gguf",

@@ -38,7 +38,6 @@ class LlamaServerTraits:
 
     title = ENGINE_TITLES["llama_server"]
     addresses = PAGES | frozenset(INFERENCE_ROUTES)
-    loads_on_request = False
     loads_can_be_cut = False
     on_card = True
     ignores_case = True

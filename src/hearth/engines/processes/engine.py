@@ -33,6 +33,7 @@ from hearth.engines.processes.ports import Ports
 from hearth.engines.processes.run import Run, State
 from hearth.engines.processes.server import ModelServer
 from hearth.engines.processes.traits import ProcessesTraits
+from hearth.engines.server_arguments import sleeps_by_itself
 from hearth.errors import BackendGone, BackendUnreachable, LoadError, ModelGone, ModelNotFound
 from hearth.ports import EventSink
 from hearth.types import (
@@ -130,8 +131,8 @@ class Processes(ProcessesTraits):
                 control_timeout_s=self._control_timeout_s,
             )
         slots = None
-        if self._conversations is not None:
-            settings = self.servers[name.lower()].settings
+        settings = self.servers[name.lower()].settings
+        if self._conversations is not None and not sleeps_by_itself(settings.command):
             portless = command_of(name, settings, 0, os.environ)
             inherited = {key: text for key, text in os.environ.items() if key.startswith("LLAMA_")}
             slots = await self._conversations.slots_of(
@@ -257,8 +258,13 @@ class Processes(ProcessesTraits):
     async def resident(self) -> tuple[ResidentModel, ...]:
         if self._conversations is not None:
             await asyncio.to_thread(self._conversations.expire)
-        ready = (server.ready for server in self.servers.values())
-        return tuple(run.resident for run in ready if run is not None and run.resident is not None)
+        ready = [run for server in self.servers.values() if (run := server.ready) is not None]
+        asleep = await asyncio.gather(*(run.is_asleep() for run in ready))
+        return tuple(
+            run.resident
+            for run, is_asleep in zip(ready, asleep, strict=True)
+            if run.resident is not None and not is_asleep
+        )
 
     async def memory_mib(self) -> float | None:
         latest = [server.run for server in self.servers.values() if server.run is not None]
@@ -275,13 +281,15 @@ class Processes(ProcessesTraits):
     # Into memory, and out.
 
     async def load(self, model: str, options: LoadOptions) -> None:
-        del options
         server = self._server(model)
         if self._cleaning is not None:
             await asyncio.shield(self._cleaning)
         if self._is_closed:
             raise LoadError(f"{model} is not started: Hearth is stopping")
         await server.load()
+        run = server.ready
+        if run is not None and run.engine is not None and await run.is_asleep():
+            await run.engine.load(model, options)
 
     async def unload(self, model: str) -> None:
         await self._server(model).unload()

@@ -27,6 +27,7 @@ from hearth.engines.processes.commands import ServerCommand
 from hearth.engines.processes.log import ProcessLog
 from hearth.engines.processes.sockets import Listening, listening
 from hearth.engines.processes.tree import Tree
+from hearth.engines.server_arguments import sleeps_by_itself
 from hearth.errors import BackendError, LoadError
 from hearth.types import BackendCall, ResidentModel
 
@@ -140,6 +141,16 @@ class Run:
         """How it ended or why it ends, for a caller."""
         how = self.tree.exit.result() if self.tree.exit.done() else "was stopped"
         return f"the server of {self._name} {how}: hearth models log {self._name}"
+
+    async def is_asleep(self) -> bool:
+        """It has dropped its model by itself, as a llama-server does that was told to."""
+        engine = self.engine
+        if not isinstance(engine, LlamaServer) or not sleeps_by_itself(self._settings.command):
+            return False
+        try:
+            return await engine.is_asleep()
+        except BackendError:  # it has just ended, or hangs
+            return False
 
     async def has_ended(self) -> bool:
         """It ends now, or does so within a moment."""
