@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import threading
@@ -250,6 +251,22 @@ def test_edits_that_meet_while_an_editor_replaces_the_file_are_all_in_it(tmp_pat
     assert sorted(kept) == [*names, "old"]
     assert file.read_text().count("# saved") == len(replaced)
     assert [each.name for each in tmp_path.iterdir()] == ["hearth.yaml"]
+
+
+def test_an_edit_does_not_wait_for_ever_for_a_lock(tmp_path, monkeypatch):
+    file = tmp_path / "hearth.yaml"
+    file.write_text(OLD)
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(EditFailed, match="keeps its directory locked"):
+            add_key(file, key("tv"))
+    finally:
+        os.close(held)
+    assert sum(slept) == pytest.approx(10.0)
+    assert file.read_text() == OLD
 
 
 def test_a_file_in_a_directory_that_takes_none_is_left_alone(tmp_path):

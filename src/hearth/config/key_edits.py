@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,9 @@ NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 NAME_ADVICE = "use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit"
 _TRIES = 5
 """For a file that changes while it is edited."""
+_LOCK_TRIES = 500
+_LOCK_TRY_S = 0.02
+"""Edits take some milliseconds each; the thread that waits is one of few."""
 _BARE = frozenset({"lane", "priority", "max_priority", "keepalive_show"})
 """Words of ours, which need no quotes."""
 
@@ -201,11 +205,27 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise EditFailed(f"{path} cannot be written: {error.strerror or error}") from error
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(held, fcntl.LOCK_EX)
+        _lock(held, path)
         yield
     finally:
         os.close(held)
+
+
+def _lock(held: int, path: Path) -> None:
+    """Raises EditFailed where something else keeps the lock."""
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_TRY_S)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return
+    raise EditFailed(
+        f"{path} cannot be written: another program keeps its directory locked; try again when"
+        " that has ended"
+    )
 
 
 def _edited(path: Path, content: bytes, edit: _Edit) -> str:
