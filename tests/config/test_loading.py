@@ -514,6 +514,15 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             ["gpu.yield.programs: has no effect with gpu.yield.watch: games"],
         ),
         (
+            "gpu: {sleep: {host_ram_gb: 24, policy: ages}}",
+            ["gpu.sleep.host_ram_gb: has no effect: no engine can keep a model asleep yet"],
+        ),
+        (
+            "gpu: {sleep: {policy: ages}}",
+            ["gpu.sleep.policy: has no effect without gpu.sleep.host_ram_gb"],
+        ),
+        ("gpu: {sleep: {host_ram_gb: 0}}", []),
+        (
             "gpu: {nvml: false, device: all}",
             ["gpu.device: has no effect, because gpu.nvml is false"],
         ),

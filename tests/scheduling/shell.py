@@ -36,7 +36,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.inputs import Fault, Input
 from hearth.scheduling.state import DeviceState, GatewayState
-from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
+from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, SleepLevel, Usage, WorkKind
 from tests.support.invariants import DecisionChecker
 
 TIMERS = 200
@@ -63,6 +63,8 @@ def words(action: Action) -> str:
     """An action in a few words."""
     if isinstance(action, NoteTurn) and action.turn_s is None:
         return f"turn {action.model} is over"
+    if isinstance(action, Unload) and action.level is not None:
+        return f"{action.level} {action.model}"
     return WORDS[type(action)].format(action).lower()
 
 
@@ -72,6 +74,7 @@ class Shell:
     Attributes:
         running: open attempts by sequence; `stopping` are those of them that were told to stop.
         loading, unloading: models with an open order.
+        levels: at which each of the latter is to sleep, None for not at all.
         ended: how each item that is over ended.
     """
 
@@ -93,6 +96,7 @@ class Shell:
         self.stopping: set[int] = set()
         self.loading: list[Load] = []
         self.unloading: list[str] = []
+        self.levels: dict[str, SleepLevel | None] = {}
         self.cutting: list[str] = []
         self.ended: dict[int, str] = {}
         self.said: list[str] = []
@@ -136,8 +140,9 @@ class Shell:
                 assert not self.unloading, "a load beside an unload"
                 assert not self.cutting, "a load beside one that is being cut"
                 self.loading.append(action)
-            case Unload(model=model):
+            case Unload(model=model, level=level):
                 self.unloading.append(model)
+                self.levels[model] = level
             case Cut(model=model):
                 assert self.loading.pop().model == model, "what is cut is not being loaded"
                 self.cutting.append(model)
@@ -293,6 +298,27 @@ class Shell:
 
     def unloaded(self) -> list[str]:
         return self.tell(inputs.Unloaded(model=self.unloading.pop(0)))
+
+    def slept(self, residual_gb: float = 0.5, host_gb: float = 0.0) -> list[str]:
+        """What was to sleep does, and keeps so much."""
+        model = self.unloading.pop(0)
+        return self.tell(
+            inputs.Unloaded(
+                model=model,
+                level=self.levels[model],
+                residual_mib=residual_gb * 1024.0,
+                host_mib=host_gb * 1024.0,
+            )
+        )
+
+    def sleep_failed(self) -> list[str]:
+        """What was to sleep frees nothing, and is stopped."""
+        model = self.unloading.pop(0)
+        return self.tell(inputs.Unloaded(model=model, failed_level=self.levels[model]))
+
+    def wake_failed(self, level: SleepLevel) -> list[str]:
+        """What was to wake from a level does not, and is started."""
+        return self.tell(inputs.Loaded(model=self.loading.pop().model, failed_level=level))
 
     def unload_failed(self) -> list[str]:
         return self.tell(inputs.UnloadFailed(model=self.unloading.pop(0)))

@@ -31,7 +31,7 @@ from hearth.config.settings import (
 )
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
-from hearth.types import Lane, Priority, Sequence, Usage, WorkKind
+from hearth.types import Lane, Priority, Sequence, SleepLevel, Usage, WorkKind
 from tests.scheduling.shell import Shell
 from tests.support.fields import Fields
 
@@ -239,6 +239,10 @@ _STEPS: dict[str, Callable[..., object]] = {
     "keeps_failing": lambda shell, pause_s: shell.load_failed(
         permanent=True, left_alone_s=float(pause_s)
     ),
+    "slept": lambda shell, residual_gb="0.5", host_gb="0": shell.slept(
+        float(residual_gb), float(host_gb)
+    ),
+    "wake_failed": lambda shell, level: shell.wake_failed(level),
     "short": lambda shell: shell.load_failed(short=True),
     "cut_failed": lambda shell: shell.load_cut(clean=False),
     "idle": _idle,
@@ -291,6 +295,21 @@ _FACTS: dict[str, Callable[..., Input]] = {
     "files": lambda *sized: inputs.ModelsListed(
         names=frozenset(one.partition(":")[0] for one in sized),
         file_mib={one.partition(":")[0]: float(one.partition(":")[2]) * 1024.0 for one in sized},
+    ),
+    "sleeps": lambda *models: inputs.ModelsListed(
+        names=frozenset(one.partition(":")[0] for one in models),
+        sleeps={
+            name: cast("tuple[SleepLevel, ...]", tuple(levels.split("+")))
+            for name, _, levels in (one.partition(":") for one in models)
+            if levels
+        },
+    ),
+    "host": lambda gib: inputs.GpuSampled(capacity_mib=None, host_free_mib=float(gib) * 1024.0),
+    "asleep": lambda model, level, residual_gb, host_gb: inputs.Unloaded(
+        model=model,
+        level=level,
+        residual_mib=float(residual_gb) * 1024.0,
+        host_mib=float(host_gb) * 1024.0,
     ),
     "listed": lambda *names: inputs.ModelsListed(names=frozenset(names)),
     "elastic": lambda model, spill_s, *others: inputs.ModelsListed(

@@ -79,6 +79,8 @@ def check(device: DeviceState) -> None:
         bool(loading or unloading) == (device.residency.swap is not None),
         "the swap and the phases of the residents disagree",
     )
+    both = device.residency.sleepers.asleep.keys() & device.residency.residents.keys()
+    _require(not both, f"{both} sleep and are in memory")
     _require(loading <= 1 and not (loading and unloading), "two swaps are under way")
 
 
@@ -163,8 +165,13 @@ class DecisionChecker:
                 self._judge_load(model)
             case Unload(model=model, why=why):
                 _require(device.loads(model), f"{model} stays, or is away, and is unloaded")
+                evicted = device.residency.residents.get(model)
                 _require(
-                    not device.residency.residents[model].running,
+                    evicted is not None or model in device.residency.sleepers.moving,
+                    f"{model} is unloaded, but neither in memory nor asleep",
+                )
+                _require(
+                    evicted is None or not evicted.running,
                     f"{model} is unloaded under running work",
                 )
                 if model == device.pinned and why not in {"reload", "lease"}:
@@ -238,6 +245,12 @@ class DecisionChecker:
             _require(not others, f"{model} is loaded beside others though sizes are unknown")
         elif need <= capacity:
             total = need + sum(resident.reserved_mib or 0.0 for resident in others)
+            stuck = self.device.not_before
+            total += sum(
+                sleeper.rest.residual_mib
+                for sleeper in residency.sleepers.asleep.values()
+                if sleeper.model not in stuck
+            )
             _require(
                 total <= capacity, f"loading {model} reserves {total:.0f} MiB of {capacity:.0f}"
             )

@@ -19,6 +19,8 @@ Sharing = Literal["fifo", "fair"]
 """In which order the callers of a lane are served."""
 YieldWatch = Literal["off", "games", "named", "pressure"]
 """Which programs are given the GPU without asking; each includes those before it."""
+SleepPolicy = Literal["lru", "ages"]
+"""Which sleeping models give up more."""
 PackingMode = Literal["fifo", "pack"]
 """Which of the waiting prompts are let into a model's free slots together."""
 StartedStreams = Literal["resume", "replay", "finish"]

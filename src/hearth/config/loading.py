@@ -39,7 +39,7 @@ from hearth.config.engine_checks import (
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.mode_checks import mode_problems
 from hearth.config.origins import Origin, SettingPath, written_paths
-from hearth.config.scheduler_settings import GpuSettings, YieldSettings
+from hearth.config.scheduler_settings import GpuSettings, SleepSettings, YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.types import LOCAL_CALLER, SEVERAL_CALLERS, JsonDict, Lane
@@ -484,6 +484,7 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
 def _effectless_of_gpu(gpu: GpuSettings) -> Iterator[str]:
     if gpu.device == ALL_GPUS and not gpu.nvml:
         yield "gpu.device: has no effect, because gpu.nvml is false"
+    yield from _effectless_of_sleep(gpu.sleep)
     yielding = gpu.yielding
     if yielding.comfyui_gb is not None and not yielding.comfyui:
         yield "gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"
@@ -498,6 +499,15 @@ def _effectless_of_gpu(gpu: GpuSettings) -> Iterator[str]:
         yield "gpu.yield.game_gb: has no effect with gpu.yield.watch: off"
     if yielding.programs != YieldSettings().programs and yielding.watch in {"off", "games"}:
         yield f"gpu.yield.programs: has no effect with gpu.yield.watch: {yielding.watch}"
+
+
+def _effectless_of_sleep(sleep: SleepSettings) -> Iterator[str]:
+    if sleep.host_ram_gb:
+        yield "gpu.sleep.host_ram_gb: has no effect: no engine can keep a model asleep yet"
+        return
+    for name in ("max_residual_gb", "policy"):
+        if name in sleep.model_fields_set:
+            yield f"gpu.sleep.{name}: has no effect without gpu.sleep.host_ram_gb"
 
 
 def changed_meanings(settings: Settings) -> Iterator[str]:

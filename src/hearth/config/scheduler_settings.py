@@ -14,6 +14,7 @@ from hearth.config.choices import (
     PackingMode,
     PolicyName,
     Sharing,
+    SleepPolicy,
     StartedStreams,
     UnreplayableStreams,
     Window,
@@ -276,6 +277,21 @@ class YieldSettings(Section):
     """
 
 
+class SleepSettings(Section):
+    """What becomes of a model that has to make room, where its engine can keep it asleep
+    (docs/sleep.md).
+    """
+
+    host_ram_gb: fields.Gibibytes = 0.0
+    """Main memory in GiB that sleeping models may take, all together. 0: none sleeps."""
+    max_residual_gb: fields.Gibibytes = 1.5
+    """GPU memory in GiB that a sleeping model may keep. One that keeps more is stopped."""
+    policy: SleepPolicy = "lru"
+    """Who gives up more when main memory is short: `lru`: the model that was not used for longest.
+    `ages`: none; a model gives up its weights 60 s after its last use, and is stopped after 300 s.
+    """
+
+
 class GpuSettings(Section):
     """The GPU and the models on it."""
 
@@ -331,6 +347,7 @@ class GpuSettings(Section):
     after a suspend that the GPU did not survive. Empty: none.
     """
     alerts: GpuAlertSettings = GpuAlertSettings()
+    sleep: SleepSettings = SleepSettings()
     # `yield` is a keyword, so the field cannot be written as the others are
     __annotations__["yield"] = YieldSettings
     vars()["yield"] = YieldSettings()

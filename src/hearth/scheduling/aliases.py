@@ -30,7 +30,8 @@ from collections import Counter
 from math import inf
 
 from hearth.scheduling.estimates import remaining_s
-from hearth.scheduling.residency import Evictions, Resident
+from hearth.scheduling.evictions import Evictions
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import BANDS, Entry, Key
 from hearth.scheduling.warm import warm_on

@@ -22,8 +22,9 @@ from __future__ import annotations
 from math import inf
 
 from hearth.scheduling.actions import Action
+from hearth.scheduling.evictions import Choices, any_unknown, freed_mib
 from hearth.scheduling.leases import BarredKind
-from hearth.scheduling.residency import Choices, Resident, any_unknown, freed_mib
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry
 

@@ -90,6 +90,7 @@ class Scheduler:
         """A new one that knows all that this one has learned, of callers as well."""
         scheduler = Scheduler(self.gateway.settings)
         scheduler.device.estimates = self.device.estimates
+        scheduler.device.residency.tell_levels(self.device.estimates)
         scheduler.gateway.arrivals = self.gateway.arrivals
         return scheduler
 

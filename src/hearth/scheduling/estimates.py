@@ -10,7 +10,7 @@ matters (many short and a few long ones), which no average shows.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import field
 from itertools import islice
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from hearth.scheduling.reading import Prompt, Reading
 from hearth.scheduling.wait_spread import UNKNOWN_SPREAD, WaitSpread
-from hearth.types import Band, JsonDict, QueueItem, Usage, entity
+from hearth.scheduling.wakes import Wakes
+from hearth.types import Band, JsonDict, QueueItem, SleepLevel, Usage, entity
 
 ALPHA = 0.3
 SWAP_CAP_S = 60.0
@@ -107,6 +108,9 @@ class Estimates:
     def __init__(self, *, swap_prior_s: float) -> None:
         self.swap_prior_s = swap_prior_s
         self.learns = True
+        # at which a model sleeps, or would once it is evicted
+        self.level_of: Callable[[str], SleepLevel | None] = lambda _: None
+        self._wakes = Wakes()
         self._swap_s: dict[tuple[str, str], float] = {}
         self._target_s: dict[str, float] = {}
         self._recent_swaps_s: dict[str, tuple[float, ...]] = {}
@@ -115,8 +119,6 @@ class Estimates:
         self._prompt_factor: dict[str, float] = {}
         self._output_tokens: dict[tuple[str, str], float] = {}
         self._runs: dict[str, tuple[int, float]] = {}
-        self._listening: dict[str, tuple[float, float]] = {}
-        """Seconds of recordings, and those that they took."""
         self._stretches: dict[str, tuple[float, ...]] = {}
         self._idle_ends: dict[tuple[str, ...], tuple[IdleEnd, ...]] = {}
         self._waits: dict[Band, WaitSpread] = {}
@@ -127,9 +129,16 @@ class Estimates:
         twin.learns = False
         return twin
 
-    def learn_swap(self, origin: str, target: str, seconds: float) -> None:
-        """Fold in one measured swap; `origin` is "" for an empty GPU."""
+    def learn_swap(
+        self, origin: str, target: str, seconds: float, level: SleepLevel | None = None
+    ) -> None:
+        """Fold in one measured swap; `origin` is "" for an empty GPU. It woke the target from a
+        level, or started it.
+        """
         if not self.learns:
+            return
+        if level is not None:
+            self._wakes.learn(origin, target, level, seconds)
             return
         recent = self._recent_swaps_s.get(target, ())
         cap = max(SWAP_CAP_S, sorted(recent)[len(recent) // 2] if recent else 0.0)
@@ -138,15 +147,23 @@ class Estimates:
         _blend(self._swap_s, (origin, target), min(seconds, cap))
 
     def swap_s(self, origin: str, target: str) -> float:
-        """Expected seconds of a swap: this direction, else this target from anywhere, else the
-        prior.
+        """Expected seconds of a swap, whether it starts its target or wakes it: this direction,
+        else this target from anywhere, else the prior.
         """
+        return self.load_s(origin, target, self.level_of(target))
+
+    def load_s(self, origin: str, target: str, level: SleepLevel | None) -> float:
+        """The same of a target at a level, None for one that is stopped."""
         known = self._swap_s.get((origin, target))
-        return known if known is not None else self._target_s.get(target, self.swap_prior_s)
+        start_s = known if known is not None else self._target_s.get(target, self.swap_prior_s)
+        return start_s if level is None else self._wakes.seconds(origin, target, level, start_s)
 
     def longest_swap_s(self, origin: str, target: str) -> float:
         """Seconds that a swap can be expected to take at most."""
-        return max(self.swap_s(origin, target), self.longest_s_to(target))
+        level = self.level_of(target)
+        if level is None:
+            return max(self.swap_s(origin, target), self.longest_s_to(target))
+        return max(self.load_s(origin, target, level), self._wakes.longest_s(target, level))
 
     def longest_s_to(self, target: str) -> float:
         """Seconds of the longest of the last swaps to a model, 0 where none was measured."""
@@ -176,7 +193,6 @@ class Estimates:
         count, mean_s = self._runs.get(model, (0, 0.0))
         count += count < RUNS
         self._runs[model] = (count, mean_s + (run_s - mean_s) / count)
-        self._learn_listening(item.audio_s, model, run_s)
         if usage.output_tokens:
             key = (item.caller, model)
             # to the end: the one that was not seen for longest goes first
@@ -196,12 +212,6 @@ class Estimates:
                 self._prompt_factor.setdefault(model, 1.0)  # the guess itself counts as seen
                 _blend(self._prompt_factor, model, factor)
 
-    def _learn_listening(self, audio_s: float, model: str, run_s: float) -> None:
-        if audio_s:
-            heard_s, took_s = self._listening.get(model, (audio_s, run_s))
-            heard_s += ALPHA * (audio_s - heard_s)
-            self._listening[model] = (heard_s, took_s + ALPHA * (run_s - took_s))
-
     def run_s(self, model: str) -> float:
         return self._runs[model][1] if model in self._runs else PRIOR_RUN_S
 
@@ -214,7 +224,7 @@ class Estimates:
         return self._decode_tps.get(model) if self.knows_runs(model) else None
 
     def knows_load(self, model: str) -> bool:
-        return model in self._target_s
+        return model in self._target_s or self._wakes.knows(model)
 
     def measured(self) -> dict[str, Measured]:
         """For people: what was measured, by model."""
@@ -271,12 +281,8 @@ class Estimates:
         `kept_tokens` are read and not written again; of all that is read, `cached_tokens` are in
         the prompt cache.
 
-        A model whose answers tell no tokens is expected to take what it took before, and a
-        recording what others took, by its length.
+        A model whose answers tell no tokens is expected to take what it took before.
         """
-        if item.audio_s and model in self._listening:
-            heard_s, took_s = self._listening[model]
-            return item.audio_s * took_s / heard_s
         if model not in self._decode_tps and model in self._runs:
             return self._runs[model][1]
         output = 0.0
@@ -342,6 +348,7 @@ class Estimates:
             "swap_s": [
                 [origin, target, seconds] for (origin, target), seconds in self._swap_s.items()
             ],
+            "wakes": self._wakes.export(),
             "target_s": dict(self._target_s),
             "recent_swaps_s": dict(self._recent_swaps_s),
             "decode_tps": dict(self._decode_tps),
@@ -349,7 +356,6 @@ class Estimates:
             "kept_conversations": dict(self.reading.kept),
             "prompt_factor": dict(self._prompt_factor),
             "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
-            "listening": dict(self._listening),
             "stretches": dict(self._stretches),
             "idle_ends": list(self._idle_ends.items()),
             "waits": [[band, spread.export()] for band, spread in self._waits.items()],
@@ -362,6 +368,7 @@ class Estimates:
             if isinstance(learned, dict):
                 learned.clear()
         self.reading.forget()
+        self._wakes.forget()
 
     def restore(self, document: Mapping[str, Any]) -> None:
         """Take over what an earlier process exported; another format, or one field that is not as
@@ -385,17 +392,17 @@ class Estimates:
                 for caller, model, tokens in document.get("output_tokens", ())
             )
             learned["_output_tokens"] = dict(islice(outputs.items(), MAX_CALLERS))
-            runs = _measured(document.get("run_s", {}).items())
-            learned["_runs"] = {model: (RUNS, mean_s) for model, mean_s in runs.items()}
-            recent = document.get("recent_swaps_s", {}).items()
-            learned["_recent_swaps_s"] = {
-                target: tuple(map(float, swaps))[-SWAP_MEMORY:] for target, swaps in recent
+            learned["_runs"] = {
+                model: (RUNS, mean_s)
+                for model, mean_s in _measured(document.get("run_s", {}).items()).items()
             }
-            learned["_listening"] = _listened(document.get("listening", {}))
-            stretches = document.get("stretches", {}).items()
+            learned["_recent_swaps_s"] = {
+                target: tuple(map(float, swaps))[-SWAP_MEMORY:]
+                for target, swaps in document.get("recent_swaps_s", {}).items()
+            }
             learned["_stretches"] = {
                 model: tuple(float(each) for each in seen if 0 < each <= MOST)[-RUNS:]
-                for model, seen in stretches
+                for model, seen in document.get("stretches", {}).items()
             }
             learned["_idle_ends"] = {
                 tuple(models): tuple(
@@ -407,20 +414,12 @@ class Estimates:
             learned["_waits"] = {
                 Band(band): WaitSpread(seen) for band, seen in document.get("waits", ())
             }
+            self._wakes.restore(document.get("wakes", ()))
         except (AttributeError, TypeError, ValueError, OverflowError):
             return
         for name, values in learned.items():
             vars(self)[name].update(values)
         self.reading.restore(prompt_tps, kept)
-
-
-def _listened(found: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """As of `Estimates`, without what cannot have been measured."""
-    return {
-        model: (float(heard_s), float(took_s))
-        for model, (heard_s, took_s) in found.items()
-        if 0 < heard_s <= MOST and 0 < took_s <= MOST
-    }
 
 
 def _measured(found: Iterable[tuple[K, float]]) -> dict[K, float]:

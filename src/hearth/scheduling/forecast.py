@@ -216,7 +216,7 @@ def _load_s(estimates: Estimates, swap: Swap, model: str) -> float:
     """Expected seconds of the load that a swap ends with, at least half the swap whatever the
     unload took.
     """
-    swap_s = estimates.swap_s(swap.origin, model)
+    swap_s = estimates.load_s(swap.origin, model, swap.level)
     return max(swap_s - swap.before.unload_s, swap_s / 2)
 
 
@@ -310,7 +310,7 @@ class _Shadow:
         # An unload ends at once here. What it really takes is not lost: `_load_s` puts whatever has
         # not been cleared yet of the expected swap on the load behind it.
         for leaving in residency.unloading:
-            self._at(now, inputs.Unloaded(model=leaving))
+            self._at(now, residency.likely_left(leaving))
         if residency.cutting is not None:
             self._at(now, inputs.LoadAborted(model=residency.cutting))
         if residency.loading is not None:
@@ -352,7 +352,7 @@ class _Shadow:
                 load_s = _load_s(self._device.estimates, self._device.residency.swap, model)
                 self._at(now + load_s, inputs.Loaded(model=model))
             case Unload(model=model):
-                self._at(now, inputs.Unloaded(model=model))
+                self._at(now, self._device.residency.likely_left(model))
             case Cut(model=model):
                 self._at(now, inputs.LoadAborted(model=model))
             case WakeAt(at=at) if at is not None:

@@ -39,10 +39,13 @@ from hearth.scheduling.actions import (
     SwapReason,
     Unload,
 )
+from hearth.scheduling.evictions import Evictions
+from hearth.scheduling.obeying import obey
 from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
 from hearth.scheduling.preemption import protected, yield_card, yield_memory, yield_slots
-from hearth.scheduling.residency import Evictions, Resident
+from hearth.scheduling.residency import Resident
 from hearth.scheduling.rounds import is_reading, next_round
+from hearth.scheduling.sleeping import Becomes
 from hearth.scheduling.slots import taker
 from hearth.scheduling.state import DeviceState, ModelHold
 from hearth.scheduling.waiting import BANDS, EXTERNAL_BANDS, Entry
@@ -95,6 +98,7 @@ class Placement:
         device = self._device
         to_go = clearing.to_go(device)
         if not to_go:
+            self._stop_sleepers()
             return
         self._room_wanted = True
         going = [each for each in to_go if each.yields_at is not None]
@@ -103,14 +107,33 @@ class Placement:
         idle = tuple(
             each.model
             for each in going
-            if each.phase == "ready" and not each.running and not self._left_alone(each.model)
+            if each.phase == "ready" and not each.running and not self.left_alone(each.model)
         )
         loading = device.residency.loading
         if loading is not None:
             if (idle or self._residents[loading] in going) and device.has_cuts(loading):
                 self._end_load(loading)
         elif idle and device.residency.swap is None:
-            self._unload(idle[0], idle, "lease")
+            self.unload(idle[0], self._becoming(None, idle), "lease")
+
+    def _stop_sleepers(self) -> None:
+        """Where a lease needs no more than what sleepers keep of the card."""
+        residency = self._device.residency
+        if not (self._device.leases.taken and residency.sleepers.asleep):
+            return
+        becomes = self._becoming(None, ())
+        if becomes:
+            self._room_wanted = True
+            if residency.swap is None:
+                self.unload(next(iter(becomes)), becomes, "lease")
+
+    def _becoming(
+        self, target: str | None, evict: tuple[str, ...], task_type: str | None = None
+    ) -> Becomes:
+        """What has to sleep, or sleep deeper, or be stopped, so that a model can come."""
+        residency = self._device.residency
+        stuck = [each for each in residency.sleepers.asleep if self.left_alone(each)]
+        return residency.becoming(target, evict, self._now, task_type=task_type, stuck=stuck)
 
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
@@ -136,8 +159,10 @@ class Placement:
                 self._serve_band(band, lines)
         device.hold = self._hold_now
         self._unload_suspects()
+        if device.residency.sleepers.asleep:
+            self._give_up_by_age()
         if gateway.ordered:
-            self._obey()
+            obey(device, self)
         return self._actions
 
     def _take_turn(self) -> None:
@@ -172,7 +197,7 @@ class Placement:
         residency = self._device.residency
         task_type = None if waiter is None else waiter.item.task_type
         evict = None if self._room_wanted else self._found_evictions.find(model, task_type)
-        if evict is None or self._left_alone(model):
+        if evict is None or self.left_alone(model):
             return
         # From here on the next swap is this one's, however far it gets now: nobody less urgent may
         # begin another, or start anything on what has to go.
@@ -183,10 +208,12 @@ class Placement:
         if running:
             if waiter is not None:
                 self._actions += yield_memory(self._device, waiter, running, self._now)
-        elif residency.swap is None and evict:
-            self._unload(model, evict, why, waiter)
         elif residency.swap is None:
-            self._load(model, why, waiter)
+            becomes = self._becoming(model, evict, task_type)
+            if becomes:
+                self.unload(model, becomes, why, waiter)
+            else:
+                self._load(model, why, waiter)
         elif waiter is not None and residency.loading in evict:
             self._cut(residency.loading or "", waiter)
 
@@ -198,7 +225,9 @@ class Placement:
         replaced = device.residency.begin_load(model, self._now, why, task_type)
         waiting = self._gateway.waiting
         if waiting.shares is not None:
-            expected_s = device.estimates.swap_s(replaced[0] if replaced else "", model)
+            swap = device.residency.swap
+            level = None if swap is None else swap.level
+            expected_s = device.estimates.load_s(replaced[0] if replaced else "", model, level)
             has_work = any(waiting.wants(name) for name in replaced)
             waiting.shares.load_began(model, waiter, expected_s, replaces_work=has_work)
         self._actions.append(Load(device=device.id, model=model, replaces=replaced, why=why))
@@ -223,12 +252,13 @@ class Placement:
         device.residency.begin_cut(model, self._now)
         self._actions.append(Cut(device=device.id, model=model))
 
-    def _unload(
-        self, target: str, evict: tuple[str, ...], why: SwapReason, waiter: Entry | None = None
+    def unload(
+        self, target: str, becomes: Becomes, why: SwapReason, waiter: Entry | None = None
     ) -> None:
-        """Begin a swap to the target: everything goes that is in its way."""
+        """Begin a swap to the target: everything goes that is in its way, or sleeps."""
         device = self._device
-        if any(self._left_alone(name) for name in evict):
+        evict = tuple(name for name in becomes if name in self._residents)
+        if any(self.left_alone(name) for name in evict):
             return
         is_waited_for = why in {"waiting", "overdue", "turn"}
         device.cleared_for = (target, why) if is_waited_for else None
@@ -238,8 +268,11 @@ class Placement:
         if waiter is not None and waiting.shares is not None:
             waiting.shares.makes_go(waiter, evict, waiting)
         device.residency.swap_due(self._waits_since(waiter), evict, self._now)
-        device.residency.begin_unload(evict, self._now, why)
-        self._actions += [Unload(device=device.id, model=name, why=why) for name in evict]
+        device.residency.begin_unload(becomes, self._now, why)
+        self._actions += [
+            Unload(device=device.id, model=name, why=why, level=level)
+            for name, level in becomes.items()
+        ]
 
     def _waits_since(self, waiter: Entry | None) -> float:
         return self._now if waiter is None else waiter.waits_since.at
@@ -258,34 +291,20 @@ class Placement:
             each.model for each in self._residents.values() if each.suspect and not each.running
         ]
         idle = tuple(
-            model for model in suspects if self._device.loads(model) and not self._left_alone(model)
+            model for model in suspects if self._device.loads(model) and not self.left_alone(model)
         )
         if idle:
-            self._unload(idle[0], idle, "reload")
+            self.unload(idle[0], dict.fromkeys(idle), "reload")
 
-    def _obey(self) -> None:
-        """Do what the owner has ordered, as far as nothing that waits is in its way."""
+    def _give_up_by_age(self) -> None:
+        """By the report's rule, while nobody needs the swap there may be."""
         device = self._device
-        gateway = self._gateway
-        for model in gateway.unwanted:
-            stays = not device.loads(model) or model not in self._residents
-            if stays or gateway.waits_for(model) or device.runs_on(model):
-                gateway.settle(model)
-        idle = tuple(
-            model
-            for model in gateway.unwanted
-            if device.is_there(model) and not self._left_alone(model)
-        )
-        if idle and device.residency.swap is None and device.cleared_for is None:
-            self._unload(idle[0], idle, "owner")
-            for model in idle:
-                gateway.settle(model)
-        for model in gateway.wanted:
-            if device.residency.ready(model) is not None:  # what was to go for a lease has stayed
-                gateway.settle(model)
-            beside = device.cleared_for is None and device.residency.eviction_for(model, ()) == ()
-            if model not in self._residents and (beside or device.at_rest):
-                self.make_room(model, "owner")
+        old, next_at = device.residency.sleepers.too_old(self._now)
+        if next_at is not None:
+            self._gateway.wake_at(next_at)
+        is_free = device.residency.swap is None and device.cleared_for is None
+        if old is not None and is_free and not self.left_alone(old[0]):
+            self.unload(old[0], dict([old]), "age")
 
     def _claim(self, model: str) -> None:
         """Nothing less urgent may have this model unloaded."""
@@ -387,7 +406,7 @@ class Placement:
         if not device.can_serve(model):
             return False
         is_off_card = model is not None and device.listing.is_off_card(model)
-        return not is_off_card or not self._left_alone(model or "")
+        return not is_off_card or not self.left_alone(model or "")
 
     def _servable(self, band: Band, models: list[str | None]) -> list[str | None]:
         """The models of those lines of a band that may be served now: where no swap can begin, of
@@ -631,7 +650,7 @@ class Placement:
             self._claim(resident.model)
         return bool(chosen)
 
-    def _left_alone(self, model: str) -> bool:
+    def left_alone(self, model: str) -> bool:
         until = self._device.not_before.get(model)
         if until is None or until <= self._now:
             self._device.not_before.pop(model, None)

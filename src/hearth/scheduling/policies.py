@@ -60,7 +60,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hearth.config.choices import PolicyName
 from hearth.scheduling.estimates import Habit
-from hearth.scheduling.residency import Evictions
+from hearth.scheduling.evictions import Evictions
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry, Key
 from hearth.types import Band, entity, frozen

@@ -13,30 +13,28 @@ takes none. Neither is ever among what has to go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import field, replace
-from itertools import combinations, islice
 from math import exp, inf
 from typing import TYPE_CHECKING, Literal
 
 from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
-from hearth.scheduling.inputs import LeaseTaken
+from hearth.scheduling.evictions import Evictions, any_unknown, freed_mib
+from hearth.scheduling.inputs import GpuSampled, LeaseTaken, Loaded, Unloaded
 from hearth.scheduling.leases import Leases
 from hearth.scheduling.listing import Listing
+from hearth.scheduling.sleeping import Becomes, Sleepers
 from hearth.scheduling.swaps import NOTHING_BEFORE, Swap
 from hearth.scheduling.waiting import Entry, WaitingRoom
 from hearth.scheduling.warm import PromptCaches
-from hearth.types import Sequence, entity
+from hearth.types import Sequence, SleepLevel, entity
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
-# so many sets of the fewest models that can make room are looked at for the one that is missed
-# least; a home has fewer
-MAX_SETS = 256
 USE_MEMORY_S = 1800.0  # a use so long ago counts 1/e of one now
 # models whose uses are remembered; the one that was not used for longest goes first
 MAX_USED = 1000
@@ -70,6 +68,8 @@ class Resident:
     may_go: bool = True  # for others: that frees memory of the card, and its engine would do it
     # requests that have ended since slots were taken away, or the last one was given back
     taken: int = 0
+    # what it is on its way to become, while it is unloading; None: stopped
+    becomes: SleepLevel | None = None
     # until when what runs on it may go on, where it has to go for a lease; else None
     yields_at: float | None = None
     # the first time that its engine took no more since it last answered; None where it takes more
@@ -110,6 +110,7 @@ class Residency:
         self.residents: dict[str, Resident] = {}
         self.listing = listing
         self.leases = Leases()
+        self.sleepers = Sleepers(settings, listing)
         self.caches = PromptCaches(
             self.residents,
             estimates,
@@ -134,6 +135,11 @@ class Residency:
         self._last_foreign_mib = 0.0
         self._foreign_mib = 0.0
         self._unified = False
+        self.tell_levels(estimates)
+
+    def tell_levels(self, estimates: Estimates) -> None:
+        """Have estimates go by the levels of what sleeps, or would."""
+        estimates.level_of = lambda model: self.sleepers.level_of(model, self.residents)
 
     def copied(self, estimates: Estimates, waiting: WaitingRoom) -> Residency:
         """The same memory for a forecast, down to what runs."""
@@ -144,12 +150,15 @@ class Residency:
         twin.swap = None if self.swap is None else replace(self.swap)
         twin.residents = {model: each.copied() for model, each in self.residents.items()}
         twin.caches = self.caches.copied(twin.residents, estimates, waiting)
+        twin.sleepers = self.sleepers.copied()
+        twin.tell_levels(estimates)
         return twin
 
     def configure(self, settings: SchedulerSettings) -> None:
         """Apply new settings; reservations and slots of residents follow them."""
         self._settings = settings
         self.caches.switch(on=settings.scheduling.warm_conversations)
+        self.sleepers.configure(settings)
         for resident in self.residents.values():
             resident.reserved_mib = self.need_mib(resident.model, resident.task_type)
             resident.parallel = settings.parallel(resident.model)
@@ -163,6 +172,7 @@ class Residency:
         for resident in self.residents.values():
             resident.reserved_mib = self.need_mib(resident.model, resident.task_type)
             self._mark(resident)
+        self.sleepers.mark()
 
     def _mark(self, resident: Resident) -> None:
         listing = self.listing
@@ -181,6 +191,7 @@ class Residency:
         """Another model server has come, whose memory is empty until it reports otherwise."""
         self.residents.clear()
         self.caches.forget()
+        self.sleepers.forget()
         self.swap = None
         self._uses.clear()
         self._learned_mib.clear()
@@ -189,20 +200,19 @@ class Residency:
         self._vacated = ()
         self._before = NOTHING_BEFORE
 
-    def sample(
-        self, capacity_mib: float | None, foreign_mib: float = 0.0, *, unified: bool = False
-    ) -> None:
-        """Remember what the GPU reports of its size, what others hold of it, and whether it is main
-        memory.
+    def sample(self, fact: GpuSampled) -> None:
+        """Remember what the GPU reports of its size, what others hold of it, whether it is main
+        memory, and what of that is free.
         """
-        self._sampled_mib = capacity_mib
-        self._foreign_mib = max(0.0, foreign_mib)
-        if capacity_mib is not None:
-            self._last_mib = capacity_mib
+        self.sleepers.sample(fact.host_free_mib, unified=fact.unified)
+        self._sampled_mib = fact.capacity_mib
+        self._foreign_mib = max(0.0, fact.foreign_mib)
+        if fact.capacity_mib is not None:
+            self._last_mib = fact.capacity_mib
             self._last_foreign_mib = self._foreign_mib
             self.leases.base_mib = min(self.leases.base_mib, self._foreign_mib)
-        if unified is not self._unified:
-            self._unified = unified
+        if fact.unified is not self._unified:
+            self._unified = fact.unified
             self.mark()
 
     def take_lease(self, lease: LeaseTaken) -> None:
@@ -411,7 +421,7 @@ class Residency:
         """
         self.swaps_begun += 1
         replaced = self._vacated
-        self.swap = Swap(why, now, replaced, self._before)
+        self.swap = Swap(why, now, replaced, self._before, self.sleepers.wake(model))
         self._add(model, task_type)
         self._vacated = ()
         self._before = NOTHING_BEFORE
@@ -440,11 +450,56 @@ class Residency:
         """The model that a swap is likely to begin with, "" for none."""
         return next((each.model for each in self.residents.values() if each.may_go), "")
 
-    def begin_unload(self, models: tuple[str, ...], now: float, why: SwapReason) -> None:
+    def becoming(
+        self,
+        target: str | None,
+        evict: Collection[str],
+        now: float,
+        *,
+        task_type: str | None = None,
+        stuck: Collection[str] = (),
+    ) -> Becomes:
+        """What sleepers have to become first so that a model can come, or else what `evict` become;
+        None as target: another program. `stuck`: sleepers that are left alone.
+        """
+        if not (self.sleepers.is_on or self.sleepers.asleep):
+            return dict.fromkeys(evict)
+        going = [self.residents[model] for model in evict]
+        room = self._rest_mib(target, task_type, evict)
+        return self.sleepers.plan(target, room, going, stuck, now)
+
+    def _rest_mib(
+        self, target: str | None, task_type: str | None, evict: Collection[str]
+    ) -> float | None:
+        """What is left of the card beside a model and all that stays; None for unknown."""
+        room = self.room_mib
+        need = 0.0 if target is None else self.need_mib(target, task_type)
+        staying = [
+            each
+            for each in self.residents.values()
+            if each.may_go and each.model not in evict and each.model != target
+        ]
+        if room is None or need is None or any_unknown(staying):
+            return None
+        return room - need - freed_mib(staying)
+
+    def begin_unload(self, becomes: Becomes, now: float, why: SwapReason) -> None:
+        """These are on their way out, or to sleep; sleepers to give up more."""
         self.swaps_begun += 1
         self.swap = Swap(why, now)
-        for model in models:
-            self.residents[model].phase = "unloading"
+        for model, level in becomes.items():
+            if model in self.residents:
+                self.residents[model].phase = "unloading"
+                self.residents[model].becomes = level
+            else:
+                self.sleepers.begin(model, level)
+
+    def likely_left(self, model: str) -> Unloaded:
+        """How the end of an unload that is under way is likely to be reported."""
+        resident = self.residents.get(model)
+        if resident is not None:
+            return self.sleepers.likely(model, resident.becomes, resident.reserved_mib)
+        return self.sleepers.likely(model, self.sleepers.asleep[model].becomes, None)
 
     def refused(self, model: str, now: float) -> None:
         """An engine has taken no more than it has now."""
@@ -486,29 +541,24 @@ class Residency:
 
     @property
     def unloading(self) -> list[str]:
-        """The models that the swap under way removes."""
-        return self._in_phase("unloading")
+        """The models that the swap under way removes, sleepers that give up more included."""
+        return [*self._in_phase("unloading"), *self.sleepers.moving]
 
     def _in_phase(self, phase: str) -> list[str]:
         return [each.model for each in self.residents.values() if each.phase == phase]
 
-    def loaded(
-        self,
-        model: str,
-        now: float,
-        vram_mib: float | None,
-        size_mib: float | None = None,
-        *,
-        embeds: bool = False,
-    ) -> Swap | None:
+    def loaded(self, fact: Loaded, now: float) -> Swap | None:
         """The model is ready.
 
         Returns the swap that this completes, None where nobody asked for it.
         """
-        if vram_mib:
-            self._learned_mib[model] = vram_mib
-        if whole_mib := size_mib or vram_mib:
+        model = fact.model
+        if fact.vram_mib:
+            self._learned_mib[model] = fact.vram_mib
+        if whole_mib := fact.size_mib or fact.vram_mib:
             self._whole_mib[model] = whole_mib
+        if fact.failed_level is not None:
+            self.sleepers.strike(model, fact.failed_level)
         swap = self.swap if self.loading == model else None
         known = self.residents.get(model)
         if known is not None:
@@ -520,11 +570,12 @@ class Residency:
         self._mark(resident)
         resident.loaded_at = now
         resident.settled = swap is None
-        resident.embeds = embeds
+        resident.embeds = fact.embeds
         self.caches.loaded(model)
         self.used(resident, now)
         if len(self._uses) > MAX_USED:
             del self._uses[min(self._uses, key=lambda name: self._uses[name])]
+        self.sleepers.wake(model)
         if swap is not None:
             self.swap = None
             self.moved_at = now
@@ -543,12 +594,17 @@ class Residency:
             del self.residents[model]
             self._cleared(now)
 
-    def load_failed(self, model: str, now: float) -> Swap | None:
+    def load_failed(self, model: str, now: float, *, begun: bool = True) -> Swap | None:
         """The model did not come. Returns the swap that ends with it."""
         if self.loading != model:
             return None
         del self.residents[model]
         swap = self.swap
+        if swap is not None and swap.wakes is not None:
+            if begun:
+                self.sleepers.strike(model, swap.wakes.level)
+            else:
+                self.sleepers.add(swap.wakes)
         self.swap = None
         self.moved_at = now
         return swap
@@ -562,14 +618,22 @@ class Residency:
         if any(each.may_go for each in self.residents.values()):
             self._alone.add(model)
 
-    def unloaded(self, model: str, now: float) -> None:
-        """The model is gone; with the last one that had to go the memory is ready for the next
-        decision.
+    def unloaded(self, model: str, now: float, fact: Unloaded | None = None) -> None:
+        """The model is gone, but for what a fact says is left of it; with the last one that had to
+        go the memory is ready for the next decision.
         """
+        fact = fact or Unloaded(model=model)
         resident = self.residents.get(model)
-        is_coming = resident is not None and resident.phase in {"loading", "cutting"}
-        if resident is None or is_coming or (resident.phase == "ready" and resident.running):
+        if resident is None:
+            was_moving = self.sleepers.stay(model)
+            self.sleepers.take(fact, now)
+            if was_moving:
+                self._cleared(now)
             return
+        is_coming = resident.phase in {"loading", "cutting"}
+        if is_coming or (resident.phase == "ready" and resident.running):
+            return
+        self.sleepers.take(fact, resident.last_used_at)
         if resident.phase == "unloading":
             self.caches.save(model)
         del self.residents[model]
@@ -583,6 +647,8 @@ class Residency:
         unloaded again.
         """
         resident = self.residents.get(model)
+        if resident is None and self.sleepers.stay(model):
+            self._cleared(now)
         if resident is not None and resident.phase in {"unloading", "cutting"}:
             resident.phase = "ready"
             resident.suspect = True
@@ -598,127 +664,3 @@ class Residency:
                 self._before = NOTHING_BEFORE
             self.swap = None
             self.moved_at = now
-
-
-class Evictions:
-    """What must go so that a model can come, while `keep` stays. Good until a resident changes or
-    something else has to stay.
-
-    Everything that needs the same memory has the same models in its way, so that is found once.
-    """
-
-    def __init__(self, residency: Residency, keep: Iterable[str]) -> None:
-        self._residency = residency
-        self._keep = frozenset(keep)
-        self._found: dict[float | None, tuple[str, ...] | None] = {}
-        self._reread_s: dict[tuple[str, ...], float] = {}
-        self._choices: Choices | None = None
-
-    def reread_s(self, evicts: tuple[str, ...], now: float) -> float:
-        """Expected seconds of reading again what goes with these."""
-        if evicts not in self._reread_s:
-            seconds = [self._residency.reread_s(model, now) for model in evicts]
-            self._reread_s[evicts] = sum(seconds)
-        return self._reread_s[evicts]
-
-    def find(self, model: str, task_type: str | None = None) -> tuple[str, ...] | None:
-        """See `Residency.eviction_for`."""
-        residency = self._residency
-        listing = residency.listing
-        if listing.off_card and listing.is_off_card(model):
-            return ()
-        need = residency.need_mib(model, task_type)
-        if need is None or model in residency.residents:
-            return self._search(model, need)
-        if need not in self._found:
-            self._found[need] = self._search(model, need)
-        return self._found[need]
-
-    def _search(self, model: str, need: float | None) -> tuple[str, ...] | None:
-        residency = self._residency
-        room = residency.room_mib
-        residents = residency.residents
-        if room == inf and not any(map(residency.is_alone, (model, *residents))):
-            return ()
-        others = [each for each in residents.values() if each.may_go and each.model != model]
-        leaving = [resident for resident in others if resident.model not in self._keep]
-        if room is None or need is None or need > room or any_unknown(others):
-            # Nothing can be reckoned, so it comes when it is alone; where what has no room is kept
-            # out, not even then.
-            all_may_go = len(leaving) == len(others) and not residency.has_no_room(model, need)
-            return tuple(sorted([each.model for each in leaving])) if all_may_go else None
-        missing = need - (room - freed_mib(others))
-        if missing <= 0:
-            return ()
-        if len(leaving) < 2:  # as nearly always: nothing to choose from
-            return (leaving[0].model,) if freed_mib(leaving) >= missing else None
-        # The sets that are kept are of all that may go; those for a model that is in memory are
-        # without itself.
-        if model in residents:
-            return Choices(residency, leaving).fewest(missing)
-        if self._choices is None:
-            self._choices = Choices(residency, leaving)
-        return self._choices.fewest(missing)
-
-
-def _is_busy(resident: Resident) -> int:
-    return bool(resident.running)
-
-
-class Choices:
-    """The sets of these residents that may go. `rank`: of sets of a size, those with the lowest sum
-    of it go first.
-    """
-
-    def __init__(
-        self,
-        residency: Residency,
-        leaving: list[Resident],
-        rank: Callable[[Resident], int] = _is_busy,
-    ) -> None:
-        self._rank = {each.model: rank(each) for each in leaving}
-        latest = max(resident.last_used_at for resident in leaving)
-        self._missed_s = {each.model: residency.missed_s(each.model, latest) for each in leaving}
-        # what is missed least comes first, so that the first sets of a size are the best
-        self._order = sorted(
-            leaving, key=lambda each: (*self._missed((each,)), each.last_used_at, each.model)
-        )
-        self._largest = sorted(self._order, key=lambda each: -(each.reserved_mib or 0.0))
-        self._by_size: dict[int, list[tuple[Resident, ...]]] = {}
-
-    def fewest(self, missing_mib: float) -> tuple[str, ...] | None:
-        """The set with the fewest members that frees enough.
-
-        Among equals those of the lowest rank, then the least missed, then the least recently used.
-        """
-        # No set is smaller than that of the largest, and if all of them are not enough, none is.
-        largest = next(
-            (
-                self._largest[:size]
-                for size in range(1, len(self._largest) + 1)
-                if freed_mib(self._largest[:size]) >= missing_mib
-            ),
-            None,
-        )
-        if largest is None:
-            return None
-        size = len(largest)
-        if size not in self._by_size:
-            # A hundred models have too many sets to look at them all; `sorted` keeps the order of
-            # those that are missed alike.
-            sets = islice(combinations(self._order, size), MAX_SETS)
-            self._by_size[size] = sorted(sets, key=self._missed)
-        enough = (each for each in self._by_size[size] if freed_mib(each) >= missing_mib)
-        return tuple([resident.model for resident in next(enough, largest)])
-
-    def _missed(self, leaving: Iterable[Resident]) -> tuple[int, float]:
-        rank = sum(self._rank[resident.model] for resident in leaving)
-        return rank, sum(self._missed_s[resident.model] for resident in leaving)
-
-
-def freed_mib(residents: Iterable[Resident]) -> float:
-    return sum(resident.reserved_mib or 0.0 for resident in residents)
-
-
-def any_unknown(residents: Iterable[Resident]) -> bool:
-    return any(resident.reserved_mib is None for resident in residents)

@@ -39,8 +39,8 @@ from statistics import median
 from typing import NamedTuple
 
 from hearth.scheduling.estimates import Habit
+from hearth.scheduling.evictions import Evictions
 from hearth.scheduling.preemption import WEIGHTS
-from hearth.scheduling.residency import Evictions
 from hearth.scheduling.state import DeviceState, GatewayState, ModelHold, Turn
 from hearth.scheduling.waiting import Entry
 from hearth.scheduling.warm import MOST_READ_S
@@ -495,7 +495,8 @@ def _late_at(device: DeviceState) -> float:
         return inf
     expected_s = UNKNOWN_LOAD_S
     if device.estimates.knows_load(loading):
-        expected_s = device.estimates.swap_s(residency.swap.origin, loading)
+        swap = residency.swap
+        expected_s = device.estimates.load_s(swap.origin, loading, swap.level)
     return residency.swap.started_at + LATE_LOAD * expected_s + LATE_LOAD_S
 
 

@@ -514,6 +514,9 @@ class DeviceState:
         """Its engine can end a load of it before it is there, which leaves the memory free."""
         if not (self.cuts_loads and self.cut_failures < MAX_CUT_FAILURES):
             return False
+        swap = self.residency.swap
+        if swap is not None and swap.wakes is not None:  # it would have to be started anew
+            return False
         whole_loads = self.listing.whole_loads
         return not (whole_loads and model.lower() in whole_loads)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hearth.scheduling.actions import SwapReason
-from hearth.types import entity, value
+from hearth.scheduling.sleeping import Sleeper
+from hearth.types import SleepLevel, entity, value
 
 
 @value
@@ -52,8 +53,14 @@ class Swap:
     # what has been unloaded since the last load, by name: which of several went first is chance
     replaced: tuple[str, ...] = ()
     before: BeforeLoad = NOTHING_BEFORE
+    wakes: Sleeper | None = None  # what is loaded slept until then
 
     @property
     def origin(self) -> str:
         """The model that it is counted from, "" for an empty GPU."""
         return self.replaced[0] if self.replaced else ""
+
+    @property
+    def level(self) -> SleepLevel | None:
+        """The level at which its target slept, None where it is started."""
+        return None if self.wakes is None else self.wakes.level

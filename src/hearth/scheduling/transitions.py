@@ -83,19 +83,19 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
             _doubt(device, model)
         case inputs.LoadFailed():
             return _load_failed(device, fact, now)
-        case inputs.Unloaded(model=model):
-            _unloaded(device, model, now)
+        case inputs.Unloaded():
+            _unloaded(device, fact, now)
         case inputs.LoadAborted():
             return _load_aborted(device, fact, now)
         case inputs.UnloadFailed(model=model):
             return _unload_failed(device, model, now)
         case inputs.Drifted(appeared=appeared, vanished=vanished):
             for gone in vanished:
-                _unloaded(device, gone.model, now)
+                _unloaded(device, gone, now)
             for come in appeared:
                 _loaded(device, come, now)
-        case inputs.GpuSampled(capacity_mib=capacity_mib, foreign_mib=foreign_mib):
-            device.residency.sample(capacity_mib, foreign_mib, unified=fact.unified)
+        case inputs.GpuSampled():
+            device.residency.sample(fact)
         case inputs.LeaseTaken():
             _leased(device, fact)
         case inputs.LeaseEnded(id=lease_id):
@@ -159,6 +159,7 @@ def _preempted(gateway: GatewayState) -> list[Action]:
 def _answers(device: DeviceState, now: float, *, up: bool) -> None:
     if not up:
         device.down_since = now if device.down_since is None else device.down_since
+        device.residency.sleepers.lose_all()
         return
     device.down_since = None
     device.cut_failures = 0
@@ -496,12 +497,13 @@ def _drop(gateway: GatewayState, sequence: Sequence) -> list[Action]:
 
 def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
     model = fact.model
-    swap = device.residency.loaded(model, now, fact.vram_mib, fact.size_mib, embeds=fact.embeds)
+    swap = device.residency.loaded(fact, now)
     if swap is None:
         return
     device.residency.residents[model].waiting_at_load = device.gateway.waiting.wants(model)
     swap_s = now - swap.started_at + swap.before.unload_s
-    device.estimates.learn_swap(swap.origin, model, swap_s)
+    if fact.failed_level is None:  # else it was a wake in vain and a start
+        device.estimates.learn_swap(swap.origin, model, swap_s, swap.level)
     _load_ended(device, swap_s)
     device.failures.pop(model, None)
     device.left_alone.pop(model, None)
@@ -518,7 +520,7 @@ def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
 def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> list[Action]:
     model = fact.model
     gateway = device.gateway
-    swap = device.residency.load_failed(model, now)
+    swap = device.residency.load_failed(model, now, begun=not fact.short)
     if swap is None:
         return []
     _load_ended(device, 0.0)
@@ -555,9 +557,9 @@ def _load_ended(device: DeviceState, took_s: float) -> None:
         shares.load_ended(took_s)
 
 
-def _unloaded(device: DeviceState, model: str, now: float) -> None:
-    device.residency.unloaded(model, now)
-    device.failures.pop(model, None)
+def _unloaded(device: DeviceState, fact: inputs.Unloaded, now: float) -> None:
+    device.residency.unloaded(fact.model, now, fact)
+    device.failures.pop(fact.model, None)
 
 
 def _load_aborted(device: DeviceState, fact: inputs.LoadAborted, now: float) -> list[Action]:
@@ -571,10 +573,12 @@ def _load_aborted(device: DeviceState, fact: inputs.LoadAborted, now: float) -> 
 
 def _unload_failed(device: DeviceState, model: str, now: float) -> list[Action]:
     if device.listing.is_away(model):  # it has gone with its model server
-        _unloaded(device, model, now)
+        _unloaded(device, inputs.Unloaded(model=model), now)
         return []
     device.residency.unload_failed(model, now)
     device.not_before[model] = now + UNLOAD_RETRY_S
+    if model in device.residency.sleepers.asleep:  # what waits does without its memory
+        return []
     device.failures[model] = device.failures.get(model, 0) + 1
     if device.failures[model] < 2:
         return []
