@@ -17,7 +17,6 @@ from hearth.dialects.routes import (
     INFERENCE_ROUTES,
     INFO_ROUTES,
     MANAGEMENT_ROUTES,
-    MEDIA_ROUTES,
 )
 from hearth.types import Dialect
 
@@ -87,10 +86,6 @@ def groups(openapi: Node) -> tuple[Group, ...]:
     )
     return (
         *speaking,
-        Group(
-            title="Models: speech, images and ranks",
-            addresses=tuple(_plain("Queued.", dict.fromkeys(MEDIA_ROUTES, ("POST",)))),
-        ),
         Group(title="Passed through", addresses=tuple(_plain("Passed through.", INFO_ROUTES))),
         Group(
             title="Managing models",

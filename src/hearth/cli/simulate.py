@@ -392,9 +392,12 @@ def _tries(
         Try(policy.value, workload, workload.settings(base, policy, canonical))
         for policy in policies
     ]
-    if with_changes and PolicyName.ADAPTIVE in policies:
+    if PolicyName.ADAPTIVE in policies:
         settings = workload.settings(base, PolicyName.ADAPTIVE, canonical)
-        tries += [Try(title, workload, changed) for title, changed in _changed(workload, settings)]
+        others = list(_other_sleep(workload, settings))
+        if with_changes:
+            others += _changed(workload, settings)
+        tries += [Try(title, workload, changed) for title, changed in others]
     return tries
 
 
@@ -421,6 +424,22 @@ def _changed(
         sharing: Sharing = "fifo" if settings.queue.sharing == "fair" else "fair"
         queue = settings.queue.replace(sharing=sharing)
         yield f"adaptive, {sharing}", replace(settings, queue=queue)
+
+
+def _other_sleep(
+    workload: Workload, settings: SchedulerSettings
+) -> Iterator[tuple[str, SchedulerSettings]]:
+    """The other ways for models that can sleep: none does, or each by its age alone."""
+    sleep = settings.gpu.sleep
+    if not workload.sleeps or not sleep.host_ram_gb:
+        return
+    for title, changed in (
+        ("adaptive, stopped", sleep.replace(host_ram_gb=0.0)),
+        ("adaptive, by age", sleep.replace(policy="ages")),
+        ("adaptive, by use", sleep.replace(policy="lru")),
+    ):
+        if changed != sleep:
+            yield title, replace(settings, gpu=settings.gpu.replace(sleep=changed))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import click
 from hearth.simulation import callers
 from hearth.simulation.agents import AGENTS
 from hearth.simulation.homes import HOMES
+from hearth.simulation.sleepers import SLEEPING
 from hearth.simulation.spilling import SPILLING
 from hearth.simulation.voice import VOICES
 from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Builders, Workload
@@ -26,6 +27,7 @@ _GROUPS: Mapping[str, Builders] = {
     "An evening that is too much for the GPU, with an elastic engine to help": SPILLING,
     "An evening with renders and games": YIELDING,
     "A voice assistant: its recogniser, chat model and voice, one after another": VOICES,
+    "Four models of which one fits, and that can sleep": SLEEPING,
     "many_MODELS_LOAD_SEED: 4 to 8 models, some rarely used, and the load in %": MANY_MODELS,
     "home_RETURN_LOAD_LOAD_OTHERS: an assistant beside one or three others; when it comes back, and"
     " the seconds that a load of its model and of theirs takes": HOMES,

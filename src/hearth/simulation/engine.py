@@ -22,6 +22,7 @@ from hearth.scheduling.inputs import (
     Failed,
     Finished,
     FirstByte,
+    GpuSampled,
     Input,
     LeaseEnded,
     LeaseTaken,
@@ -37,8 +38,9 @@ from hearth.scheduling.inputs import (
     Unloaded,
 )
 from hearth.simulation.reading import NOTHING_READ, PromptReading, Readings
+from hearth.simulation.sleeping import Asleep
 from hearth.simulation.workloads import CardLease, Outage, Workload, WorkloadJob
-from hearth.types import QueueItem, RequestId, Sequence, entity, frozen
+from hearth.types import QueueItem, RequestId, Sequence, SleepLevel, entity, frozen
 
 
 @entity
@@ -91,6 +93,7 @@ class GpuSpan:
     start: float
     end: float
     origin: str = ""
+    level: SleepLevel | None = None  # at which it slept, or from which it was woken
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +101,7 @@ class SimulationRun:
     records: list[Record] = field(default_factory=list)  # of each job that arrived, in that order
     swaps: list[GpuSpan] = field(default_factory=list)
     stops: list[GpuSpan] = field(default_factory=list)
+    sleeps: list[GpuSpan] = field(default_factory=list)
     leases: list[LeaseSpan] = field(default_factory=list)
     # every action but the timer's, where they were to be kept
     decisions: list[tuple[float, Action]] = field(default_factory=list)
@@ -183,6 +187,7 @@ class _Simulator:
         self._loading: str | None = None  # as long as its load has not been cut
         self._away: tuple[Outage, ...] = ()
         self._leased: dict[str, LeaseSpan] = {}
+        self._asleep = Asleep(workload)
         # of the models on the card, those that are there or on their way in or out
         self._on_card: set[str] = set()
         self._busy_since = 0.0
@@ -191,6 +196,13 @@ class _Simulator:
         workload = self._workload
         if workload.is_mixed:
             self._report(listed(workload))
+        if workload.host_free_gb is not None:
+            self._report(
+                GpuSampled(
+                    capacity_mib=(workload.vram_gb or 0.0) * MIB_PER_GB or None,
+                    host_free_mib=workload.host_free_gb * MIB_PER_GB,
+                )
+            )
         self._on_card.update(workload.resident)
         for model in (*workload.resident, *workload.elastic):
             self._report(Loaded(model=model))
@@ -209,10 +221,15 @@ class _Simulator:
                 self._open[job.id] = len(awaited)
                 for other in awaited:
                     self._followers.setdefault(other, []).append(job)
+        self._play()
+
+    def _play(self) -> None:
         until_s = self._workload.until_s
         while self._due and (until_s is None or self._due[0][0] <= until_s):
             self._now, _, happen, arguments = heappop(self._due)
             happen(*arguments)
+        for model in self._asleep.levels:
+            self._note_sleep_end(model)
 
     def _plan(self, at: float, happen: Callable[..., None], *arguments: object) -> None:
         self._planned += 1
@@ -235,15 +252,8 @@ class _Simulator:
                     self._plan(at, self._fire, self._timer)
             case Dispatch():
                 self._start(action)
-            case Load(model=model, replaces=replaces):
-                loaded_at = now + workload.swap_s(replaces, model)
-                self.outcome.swaps.append(
-                    GpuSpan(model=model, start=now, end=loaded_at, origin="+".join(replaces))
-                )
-                self._loads += 1
-                self._loading = model
-                self._on_card.add(model)
-                self._plan(loaded_at, self._loaded, model, self._loads)
+            case Load():
+                self._load(action)
             case Cut(model=model):
                 self._loads += 1
                 self._loading = None
@@ -253,8 +263,8 @@ class _Simulator:
                 self._plan(gone_at, self._leave_card, model, LoadAborted(model=model))
             case Unload(model=model):
                 self._readings.forget(model)
-                gone_at = now + workload.unload_s.get(model, 0.0)
-                self._plan(gone_at, self._leave_card, model, Unloaded(model=model))
+                took_s, unloaded = self._asleep.put_down(model, action.level)
+                self._plan(now + took_s, self._leave_card, model, unloaded)
             case Stop(sequence=sequence, how=how):
                 self._stop(self._record(sequence), interrupted=how == "preempt")
             case Fail(sequence=sequence):
@@ -262,8 +272,39 @@ class _Simulator:
             case _:
                 pass
 
+    def _load(self, action: Load) -> None:
+        now = self._now
+        model = action.model
+        self._note_sleep_end(model)
+        woken = self._asleep.wake(model, self._workload.swap_s(action.replaces, model))
+        loaded_at = now + woken.took_s
+        self.outcome.swaps.append(
+            GpuSpan(
+                model=model,
+                start=now,
+                end=loaded_at,
+                origin="+".join(action.replaces),
+                level=woken.level,
+            )
+        )
+        self._loads += 1
+        self._loading = model
+        self._on_card.add(model)
+        self._plan(loaded_at, self._loaded, woken.fact, self._loads)
+
+    def _note_sleep_end(self, model: str) -> None:
+        level = self._asleep.levels.get(model)
+        if level is not None:
+            since = self._asleep.since[model]
+            self.outcome.sleeps.append(
+                GpuSpan(model=model, start=since, end=self._now, level=level)
+            )
+
     def _leave_card(self, model: str, fact: Input) -> None:
         self._on_card.discard(model)
+        if isinstance(fact, Unloaded):
+            self._note_sleep_end(model)
+            self._asleep.settle(fact, self._now)
         self._grant_leases()
         self._report(fact)
 
@@ -301,12 +342,12 @@ class _Simulator:
         workload = self._workload
         models = self._on_card - workload.staying - workload.off_card
         sizes = [workload.models[model].vram_gb for model in models]
-        return sum(inf if size is None else size for size in sizes)
+        return sum(inf if size is None else size for size in sizes) + self._asleep.residual_gb
 
-    def _loaded(self, model: str, number: int) -> None:
+    def _loaded(self, fact: Loaded, number: int) -> None:
         if self._loads == number:  # it has not been cut
             self._loading = None
-            self._report(Loaded(model=model))
+            self._report(fact)
 
     def _go_away(self, outage: Outage) -> None:
         self._away = (*self._away, outage)
@@ -321,6 +362,9 @@ class _Simulator:
             self.outcome.swaps[-1] = replace(self.outcome.swaps[-1], end=self._now)
             self._report(LoadFailed(model=loading))
         self._on_card -= outage.models
+        for model in outage.models:
+            self._note_sleep_end(model)
+            self._asleep.lose(model)
         self._grant_leases()
         for model in outage.models:
             self._readings.forget(model)
@@ -463,6 +507,7 @@ def listed(workload: Workload) -> ModelsListed:
         off_card=lower([*workload.off_card, *workload.elastic]),
         whole_loads=lower(workload.whole_loads),
         spills={model.lower(): spill_s for model, spill_s in workload.elastic.items()},
+        sleeps={model.lower(): tuple(levels) for model, levels in workload.sleeps.items()},
     )
 
 

@@ -9,11 +9,12 @@ the product, since it can starve.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from math import ceil
 from statistics import fmean, geometric_mean, median
+from typing import get_args
 
 from rich.table import Table
 
@@ -43,7 +44,7 @@ from hearth.simulation.workloads import (
     WorkloadJob,
     poisson,
 )
-from hearth.types import JsonDict, Lane, Priority, frozen
+from hearth.types import JsonDict, Lane, Priority, SleepLevel, frozen, without_none
 
 
 @frozen
@@ -152,6 +153,7 @@ def as_json(policy: str, run: SimulationRun, estimates: EstimateError | None = N
         ],
         "swaps": [
             {"from": swap.origin, "to": swap.model, "start": swap.start, "end": swap.end}
+            | without_none({"level": swap.level})
             for swap in run.swaps
         ],
         "summary": asdict(summary(run)),
@@ -159,7 +161,21 @@ def as_json(policy: str, run: SimulationRun, estimates: EstimateError | None = N
         "estimates": estimates,
         **({"leases": leases_granted(run)} if run.leases else {}),
         **({"first_word": spread(spoken_s)} if spoken_s else {}),
+        **({"sleeps": _sleeps(run)} if run.sleeps else {}),
     }
+
+
+def _sleeps(run: SimulationRun) -> list[JsonDict]:
+    return [
+        {"model": each.model, "level": each.level, "start": each.start, "end": each.end}
+        for each in run.sleeps
+    ]
+
+
+def loads_by_level(run: SimulationRun) -> dict[SleepLevel | None, int]:
+    """How many loads woke a model from each level, and how many (None) started it."""
+    found = Counter(swap.level for swap in run.swaps)
+    return {level: found[level] for level in (*get_args(SleepLevel), None)}
 
 
 def comparison(
@@ -169,31 +185,14 @@ def comparison(
     lane that had any work.
     """
     rows = [
-        (
-            policy,
-            summary(run),
-            by_lane(run),
-            swap_pct(run),
-            error,
-            leases_granted(run),
-            sorted(first_words_s(run).values()),
-        )
-        for policy, run, error in runs
+        (policy, summary(run), by_lane(run), error, *_figures(run)) for policy, run, error in runs
     ]
     lanes = [lane for lane in Lane if any(lane in found for _, _, found, *_ in rows)]
     reads = any(whole.read_s for _, whole, *_ in rows)
-    leases = any(granted["leases"] for *_, granted, _ in rows)
+    leases = any(granted["leases"] for *_, granted, _, _ in rows)
+    sleeps = any(not levels.startswith("0 / 0 /") for *_, levels, _ in rows)
     speaks = any(spoken_s for *_, spoken_s in rows)
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        show_edge=False,
-    )
-    table.add_column("policy", header_style="dim", no_wrap=True)
-    headings = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
+    table = _of_policies(title)
     for heading in (
         "makespan\ns",
         "swaps",
@@ -202,12 +201,13 @@ def comparison(
         *(["read twice\ns"] if reads else []),
         *(["leases, granted\nafter max s"] if leases else []),
         *(["speech to first word s\nmean / p95 / max"] if speaks else []),
-        *headings,
+        *(["woken: offload /\ndiscard / started"] if sleeps else []),
+        *(f"{lane.value} wait s\nmean / p95 / max" for lane in lanes),
         "interrupted",
         "estimate off by\nmedian s (%)",
     ):
         table.add_column(heading, justify="right", header_style="dim")
-    for policy, whole, found, swapping_pct, error, granted, spoken_s in rows:
+    for policy, whole, found, error, swapping_pct, granted, levels, spoken_s in rows:
         table.add_row(
             policy,
             f"{whole.makespan_s:,.1f}",
@@ -217,10 +217,30 @@ def comparison(
             *([f"{whole.reread_s:,.0f}"] if reads else []),
             *([_granted(granted)] if leases else []),
             *([_waits(spread(spoken_s))] if speaks else []),
+            *([levels] if sleeps else []),
             *(_waits(found.get(lane)) for lane in lanes),
             f"{sum(waits['interrupts'] for waits in found.values()):,}",
             _off_by(error),
         )
+    return table
+
+
+def _figures(run: SimulationRun) -> tuple[float, Mapping[str, float], str, list[float]]:
+    """Of a run in `comparison`: the share of swaps, leases, loads by level, and first words."""
+    levels = " / ".join(map(str, loads_by_level(run).values()))
+    return swap_pct(run), leases_granted(run), levels, sorted(first_words_s(run).values())
+
+
+def _of_policies(title: str | None) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        show_edge=False,
+    )
+    table.add_column("policy", header_style="dim", no_wrap=True)
     return table
 
 

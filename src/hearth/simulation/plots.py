@@ -36,6 +36,8 @@ DASHES: tuple[LineStyle, ...] = (
 MARKERS = ("o", "s", "^", "v", "D", "P")
 GREY = "#9A9A9A"
 LEASED = "#FBE9C6"
+ASLEEP = {"offload": "#C9C9C9", "discard": "#FFFFFF"}
+HATCH = {"offload": "", "discard": "....."}
 WIDTH_IN = 12.0
 ROW_IN = 0.30
 STRIP_IN = 0.62
@@ -80,6 +82,8 @@ def draw_png(runs: Mapping[str, SimulationRun], *, title: str | None = None) -> 
         _strip(axes, policy, run, models, end_s=end_s, unit_s=unit_s)
     strips[-1].set_xlabel(f"time ({unit})")
     kinds = _kinds()
+    if any(run.sleeps for run in runs.values()):
+        kinds += _sleep_kinds()
     if any(run.leases for run in runs.values()):
         kinds.append(Patch(facecolor=LEASED, label="another program has memory"))
     day.legend(
@@ -111,6 +115,14 @@ def _kinds() -> list[Patch]:
         Patch(facecolor=COLOURS[0], label="answering (a colour per model)"),
         Patch(facecolor="white", edgecolor=COLOURS[0], label="interrupted, done again"),
         Patch(facecolor="#E8E8E8", edgecolor=GREY, hatch="//////", label="being loaded"),
+    ]
+
+
+def _sleep_kinds() -> list[Patch]:
+    """What the bars mean of models that sleep."""
+    return [
+        Patch(facecolor=ASLEEP[level], edgecolor=GREY, hatch=HATCH[level], label=label)
+        for level, label in (("offload", "asleep, offloaded"), ("discard", "asleep, discarded"))
     ]
 
 
@@ -176,6 +188,9 @@ def _strip(
         stopped = spans((stop.start, stop.end) for stop in run.stops if stop.model == model)
         loading = spans((swap.start, swap.end) for swap in run.swaps if swap.model == model)
         place = (row - 0.4, 0.8)
+        for level in ASLEEP:
+            slept = [(s.start, s.end) for s in run.sleeps if (s.model, s.level) == (model, level)]
+            _asleep(axes, row, level, spans(slept))
         axes.broken_barh(served, place, facecolors=_colour(row), linewidth=0)
         axes.broken_barh(stopped, place, facecolors="white", edgecolors=_colour(row), linewidth=0.8)
         axes.broken_barh(
@@ -193,6 +208,15 @@ def _strip(
     axes.tick_params(axis="y", length=0)
     axes.set_title(_text(policy), loc="left", fontsize=11, fontweight="bold")
     axes.set_title(_numbers(run), loc="right", fontsize=9, color="#444444")
+
+
+def _asleep(axes: Axes, row: int, level: str, slept: list[Stretch]) -> None:
+    """When a model slept at a level: a narrow bar."""
+    place = (row + 0.1, 0.25)
+    colour = ASLEEP[level]
+    axes.broken_barh(
+        slept, place, facecolors=colour, edgecolors=GREY, hatch=HATCH[level], linewidth=0.4
+    )
 
 
 def _numbers(run: SimulationRun) -> str:

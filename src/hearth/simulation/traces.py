@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypedDict, TypeVar
 
 import pydantic
 
 from hearth.config.loading import read_text
 from hearth.config.settings import ModelSettings
 from hearth.errors import ConfigError
-from hearth.simulation.workloads import CardLease, JobKind, Workload, WorkloadJob
-from hearth.types import JsonDict, Lane, Priority, Usage, without_none
+from hearth.simulation.workloads import CardLease, JobKind, SleepCosts, Workload, WorkloadJob
+from hearth.types import JsonDict, Lane, Priority, SleepLevel, Usage, without_none
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
@@ -65,6 +65,19 @@ class _Lease(_Strict):
     timed: bool = False
 
 
+class _SleepLevel(_Strict):
+    sleep_s: Seconds
+    wake_s: Seconds
+    residual_gb: Seconds
+    host_gb: Seconds
+
+
+class _Sleep(_Strict):
+    host_ram_gb: Seconds = 0.0
+    host_free_gb: Seconds | None = None
+    levels: dict[str, dict[SleepLevel, _SleepLevel]]
+
+
 class _TraceHeader(_Strict):
     models: Annotated[dict[str, _Model], pydantic.Field(min_length=1)]
     aliases: dict[str, Annotated[list[str], pydantic.Field(min_length=1)]] = {}
@@ -78,6 +91,7 @@ class _TraceHeader(_Strict):
     until_s: Rate | None = None
     elastic: dict[str, Seconds] = {}
     leases: list[_Lease] = []
+    sleep: _Sleep | None = None
 
 
 class _Reports(_Strict):
@@ -285,7 +299,8 @@ class _TraceReader:
                         line, f'aliases: "{name}" of "{alias}" is not in `models`; add it there'
                     )
         home = (header.home,) if header.home else ()
-        for name in (*header.resident, *header.unload_s, *header.elastic, *home):
+        sleeping = () if header.sleep is None else header.sleep.levels
+        for name in (*header.resident, *header.unload_s, *header.elastic, *sleeping, *home):
             if name not in header.models:
                 self._complain(
                     line, f'"{name}" is not in `models`; add it there, or correct the name'
@@ -336,7 +351,27 @@ def _workload(header: _TraceHeader, jobs: list[WorkloadJob]) -> Workload:
             CardLease(at=lease.t, for_s=lease.for_s, gb=lease.gb, is_timed=lease.timed)
             for lease in header.leases
         ),
+        **_sleep_of(header.sleep),
     )
+
+
+class _SleepFields(TypedDict, total=False):
+    sleeps: Mapping[str, Mapping[SleepLevel, SleepCosts]]
+    host_ram_gb: float
+    host_free_gb: float | None
+
+
+def _sleep_of(sleep: _Sleep | None) -> _SleepFields:
+    if sleep is None:
+        return {}
+    return {
+        "sleeps": {
+            model: {level: SleepCosts(**costs.model_dump()) for level, costs in levels.items()}
+            for model, levels in sleep.levels.items()
+        },
+        "host_ram_gb": sleep.host_ram_gb,
+        "host_free_gb": sleep.host_free_gb,
+    }
 
 
 _AS_IT_IS = {
@@ -415,9 +450,23 @@ def trace_text(workload: Workload) -> str:
                 for lease in workload.leases
             ]
             or None,
+            sleep=_sleep_line(workload) or None,
         ),
     }
     return "".join(json.dumps(line) + "\n" for line in (header, *map(_request_line, workload.jobs)))
+
+
+def _sleep_line(workload: Workload) -> JsonDict:
+    if not workload.sleeps:
+        return {}
+    return {
+        "host_ram_gb": workload.host_ram_gb,
+        **_given(host_free_gb=workload.host_free_gb),
+        "levels": {
+            model: {level: asdict(costs) for level, costs in levels.items()}
+            for model, levels in workload.sleeps.items()
+        },
+    }
 
 
 def _request_line(job: WorkloadJob) -> JsonDict:

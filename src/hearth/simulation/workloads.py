@@ -16,7 +16,7 @@ from random import Random
 from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
-from hearth.types import HOUR_S, Lane, Priority, Usage, frozen
+from hearth.types import HOUR_S, Lane, Priority, SleepLevel, Usage, frozen
 
 NOTHING_REPORTED = Usage()
 JobKind: TypeAlias = Literal["text", "audio", "speech", "image"]
@@ -81,6 +81,18 @@ class CardLease:
 
 
 @frozen
+class SleepCosts:
+    """How a model sleeps at a level: the seconds until it does and until it is awake again, and
+    what it keeps meanwhile.
+    """
+
+    sleep_s: float
+    wake_s: float
+    residual_gb: float  # of the card
+    host_gb: float  # of main memory
+
+
+@frozen
 class Workload:
     """Everything that is asked, and the truth about the models."""
 
@@ -113,11 +125,25 @@ class Workload:
     # these: always there, on no card
     elastic: Mapping[str, float] = field(default_factory=dict)
     leases: tuple[CardLease, ...] = ()
+    # of models that can sleep, how they do at each level, quickest to wake first
+    sleeps: Mapping[str, Mapping[SleepLevel, SleepCosts]] = field(default_factory=dict)
+    host_ram_gb: float = 0.0  # main memory that sleepers may take, where the owner sets none
+    host_free_gb: float | None = None  # what is free of it at the start; None is unknown
+    # of all sleeps and wakes, by number from 0: those that free nothing, and those that fail
+    failing_sleeps: frozenset[int] = frozenset()
+    failing_wakes: frozenset[int] = frozenset()
 
     @property
     def is_mixed(self) -> bool:
         """Its models are of several engines, or of one that does not load them as Ollama does."""
-        odd = (self.staying, self.off_card, self.whole_loads, self.outages, self.elastic)
+        odd = (
+            self.staying,
+            self.off_card,
+            self.whole_loads,
+            self.outages,
+            self.elastic,
+            self.sleeps,
+        )
         return any(odd)
 
     def on_model(self, job: WorkloadJob, model: str) -> WorkloadJob:
@@ -159,10 +185,15 @@ class Workload:
         """
         owners = base.gpu.home_model
         home = self.home or next((name for name in self.models if canonical(name) == owners), "")
+        host_ram_gb = base.gpu.sleep.host_ram_gb or self.host_ram_gb
         return replace(
             base,
             scheduling=base.scheduling.replace(policy=policy),
-            gpu=base.gpu.replace(home_model=home, vram_gb=self.vram_gb),
+            gpu=base.gpu.replace(
+                home_model=home,
+                vram_gb=self.vram_gb,
+                sleep=base.gpu.sleep.replace(host_ram_gb=host_ram_gb),
+            ),
             models=self.models,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hearth.dialects.routes import MEDIA_ROUTES
 from hearth.engines.processes.engine import Processes
 from hearth.types import ResidentModel
 
@@ -17,7 +16,6 @@ class SmallModelServer(Processes):
     """It computes on the CPU, so nothing on the GPU has to give way to it."""
 
     title = "the small model"
-    addresses = Processes.addresses - frozenset(MEDIA_ROUTES)
     on_card = False
 
     async def resident(self) -> tuple[ResidentModel, ...]:
