@@ -47,6 +47,7 @@ _UNDESCRIBED = (
         "/llm/gpu/leases/hold",
         "A lease that lives as long as this connection, and lines of JSON that say how it is.",
     ),
+    ("GET", "/dashboard", "The dashboard, as at `/`; no data."),
     ("GET", "/dashboard/{page}", "A page of the dashboard; no data."),
     ("GET", "/static/{file}", "The dashboard's own files; no data."),
     ("GET", "/openapi.json", "The OpenAPI description of Hearth's own pages."),
@@ -188,7 +189,7 @@ def _described(openapi: Node) -> Iterator[Address]:
 
 
 def _who(path: str, method: str = "GET") -> str:
-    if path in ("/healthz", "/llm/gpu/status") or path.startswith(("/static/", "/dashboard/")):
+    if path in ("/healthz", "/llm/gpu/status") or path.startswith(("/static/", "/dashboard")):
         return "everybody"
     if path.startswith("/llm/gpu/leases"):
         return "keys with may_lease"

@@ -38,7 +38,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
         (LEASE, "PUT DELETE", "/llm/gpu/leases/1"),
         (MODE, "GET PUT POST", "/llm/mode"),
         (ANYBODY, "GET HEAD", " ".join(FILES)),
-        (ANYBODY, "GET HEAD", "/dashboard/keys"),
+        (ANYBODY, "GET HEAD", "/dashboard /dashboard/keys"),
         (
             ANY_KEY,
             "GET",
