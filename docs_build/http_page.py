@@ -17,6 +17,7 @@ from hearth.dialects.routes import (
     INFERENCE_ROUTES,
     INFO_ROUTES,
     MANAGEMENT_ROUTES,
+    MEDIA_ROUTES,
 )
 from hearth.types import Dialect
 
@@ -87,6 +88,10 @@ def groups(openapi: Node) -> tuple[Group, ...]:
     )
     return (
         *speaking,
+        Group(
+            title="Models: speech, images and ranks",
+            addresses=tuple(_plain("Queued.", dict.fromkeys(MEDIA_ROUTES, ("POST",)))),
+        ),
         Group(title="Passed through", addresses=tuple(_plain("Passed through.", INFO_ROUTES))),
         Group(
             title="Managing models",

@@ -13,7 +13,7 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Literal, NewType, TypeAlias, TypeVar, dataclass_transform
+from typing import Literal, NewType, Protocol, TypeAlias, TypeVar, dataclass_transform
 
 __version__ = "0.2.0"
 """Of the distribution; pyproject.toml reads it from here."""
@@ -269,7 +269,10 @@ function.
 Dialect: TypeAlias = Literal["ollama", "openai", "anthropic"]
 """The API a caller speaks; decides error shapes and stream framing."""
 
-WorkKind: TypeAlias = Literal["generate", "embed", "load", "unload"]
+MediaKind: TypeAlias = Literal["transcribe", "speak", "image", "rerank"]
+"""What is passed on without being read: audio to text, text to audio, pictures, ranks."""
+
+WorkKind: TypeAlias = Literal["generate", "embed", "load", "unload"] | MediaKind
 """What a request asks of a model; an unload is answered by the gateway: residency is its own
 business.
 """
@@ -330,7 +333,8 @@ class QueueItem:
         its user's turns; empty for all others. conversation: which conversation of this caller it
         goes on with; empty where that is unknown. user: whose request it is, of several users of
         one caller; empty where the owner does not tell them apart. local_only: its prompt may not
-        leave this machine. prompt_preview: how the prompt
+        leave this machine. audio_s: how long the recording is that it hands over; 0 for none.
+        prompt_preview: how the prompt
         begins; empty unless the owner wants to see that (`server.prompt_previews`).
     """
 
@@ -358,6 +362,7 @@ class QueueItem:
     conversation: str = ""
     user: str = ""
     local_only: bool = False
+    audio_s: float = 0.0
     prompt_preview: str = ""
 
     @property
@@ -398,13 +403,30 @@ NO_USAGE = Usage()
 """Nothing was reported."""
 
 
+class FormBody(Protocol):
+    """The body of a request that is a form with a file, which stays on the disk."""
+
+    @property
+    def model(self) -> str:
+        """The model that it names."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def naming(self, model: str) -> FormBody:
+        """The same with another name of the model."""
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """The whole body; may be asked for several times."""
+
+
 @value
 class BackendCall:
     """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded,
     whole body. `hides_usage`: its body asks for a usage in the stream that its caller has not asked
     for. `conversation`: what tells the conversation that it goes on with from all others; empty
     where that is unknown. It is not sent. `upload`: the body in pieces, where it may be larger than
-    memory; `body` is empty then.
+    memory; `form`: a form in its place. `body` is empty then.
     """
 
     method: str
@@ -412,6 +434,7 @@ class BackendCall:
     headers: Headers = ()
     body: bytes = b""
     upload: AsyncIterator[bytes] | None = None
+    form: FormBody | None = None
     hides_usage: bool = False
     conversation: str = ""
 

@@ -85,7 +85,8 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
             "POST",
             (
                 "/v1/chat/completions /v1/completions /v1/embeddings /v1/responses "
-                "/v1/audio/transcriptions"
+                "/v1/audio/transcriptions /v1/audio/translations /v1/audio/speech "
+                "/v1/images/generations /v1/rerank"
             ),
         ),
         (ANY_KEY, "POST", "/v1/messages /v1/messages/count_tokens"),

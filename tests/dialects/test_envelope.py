@@ -24,7 +24,7 @@ from hearth.dialects.request import (
     ways_on,
     without_attribution,
 )
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BadRequest, CallerError, ModelNotFound
 from hearth.types import MIB, LoadOptions, ResumeMode
 from tests.dialects.captured import captured
@@ -332,7 +332,10 @@ REFUSED: list[tuple[str, Any, str]] = [
         )
         for path in ("/api/embed",)
     ),
-    *((path, b'{"model":"a","x":' + b"[" * 100_000, "exceeded max depth") for path in Endpoint),
+    *(
+        (path, b'{"model":"a","x":' + b"[" * 100_000, "exceeded max depth")
+        for path in INFERENCE_ROUTES
+    ),
 ]
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from docs_build.http_page import Address, groups
 from docs_build.settings_page import sections
-from hearth.dialects.routes import TRANSCRIPTIONS_PATH
 from tests.api.house import ADMIN_KEY, LOW_KEY, HttpHouse
 from tests.config.reading import kind_of, section_in, settings_classes
 from tests.support.places import ROOT
@@ -49,8 +48,7 @@ async def addresses(house: HttpHouse) -> list[Address]:
 def served(house: HttpHouse) -> Iterator[tuple[str, str]]:
     """Every method and path that the gateway answers."""
     for path, address in house.app.routes.addresses.items():
-        if path != TRANSCRIPTIONS_PATH:  # which is refused
-            yield from ((method, path) for method in address.handlers)
+        yield from ((method, path) for method in address.handlers)
 
 
 def matches(path: str, documented: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from hearth.api.files import boundary_of
+from hearth.api.forms import boundary_of
 from hearth.api.jobs import window_s_of
 from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
 from hearth.errors import BadRequest

@@ -252,7 +252,7 @@ REFUSED_UNREAD = (
     ("/llm/nothing", ADMIN_KEY, 404),
     ("/v1/messages", LOW_KEY, 503),
     ("/llm/admin/pin", ADMIN_KEY, 413),
-    ("/v1/audio/transcriptions", LOW_KEY, 501),
+    ("/v1/audio/transcriptions", LOW_KEY, 404),
     ("/llm/completions", LOW_KEY, 429),
 )
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hearth.api.app import HearthApp
-from hearth.api.files import FileForm
+from hearth.api.forms import FileForm
 from hearth.api.protocol import ConnectionDeadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings

@@ -1,9 +1,7 @@
 """`/v1/files`: OpenAI's files, as batches need them. What belongs to others looks like what does
 not exist, also to an admin.
 
-An upload goes to the disk as it comes in. python-multipart's own `FormParser` and Starlette's form
-would spool all of it to the folder for temporary files first, where no caller's share of the store
-bounds it, and which may lie in memory.
+An upload goes to the store as it comes in.
 """
 
 from __future__ import annotations
@@ -15,142 +13,21 @@ from typing import Annotated, Literal
 from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hearth.admission.auth import Identity
 from hearth.api.body import RequestBody
 from hearth.api.dependencies import Caller
+from hearth.api.forms import FileForm, boundary_of
 from hearth.api.request import Request, until_disconnected
 from hearth.clock import new_id
-from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound, UnsupportedMedia
+from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound
 from hearth.gateway import Gateway
 from hearth.job_types import PART_BYTES, Page, StoredFile, StoreLimits
 from hearth.jobs.batches import WRITE_BYTES, Batches
 from hearth.jobs.service import limits_of
 from hearth.types import DAY_S, MIB, JsonDict
 
-MAX_FIELD_BYTES = 4096
-MAX_FIELDS = 16
-MAX_NAME_CHARS = 255
 _SECONDS = re.compile(r"[0-9]{1,9}")
-
-
-def boundary_of(content_type: str) -> bytes:
-    """What divides the parts of a form.
-
-    Raises UnsupportedMedia where the media type is another, BadRequest without a boundary.
-    """
-    media, options = parse_options_header(content_type)
-    if media != b"multipart/form-data":
-        raise UnsupportedMedia("send the file as multipart/form-data")
-    boundary = options.get(b"boundary", b"")
-    if not 1 <= len(boundary) <= 70:
-        raise BadRequest("the Content-Type of a form needs a boundary of 1 to 70 characters")
-    return boundary
-
-
-class FileForm:
-    """What has come of a form so far: `fields` by name, and the `filename` of the part `file`, None
-    before it begins.
-    """
-
-    def __init__(self, boundary: bytes) -> None:
-        self.fields: dict[str, str] = {}
-        self.filename: str | None = None
-        self._disposition: dict[bytes, bytes] = {}
-        self._header = bytearray()
-        self._content = bytearray()
-        self._value = bytearray()
-        self._found = bytearray()
-        self._ended = False
-        self._parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": self._begin_part,
-                "on_header_field": self._take_header_field,
-                "on_header_value": self._take_header_value,
-                "on_header_end": self._end_header,
-                "on_headers_finished": self._end_headers,
-                "on_part_data": self._take_part,
-                "on_part_end": self._end_part,
-                "on_end": self._end_form,
-            },
-        )
-
-    def feed(self, data: bytes) -> bytes:
-        """What the next bytes of the body hold of the file.
-
-        Raises BadRequest for what is no form, or one with more than it may have.
-        """
-        self._found.clear()
-        try:
-            self._parser.write(data)
-        except FormParserError as error:
-            raise BadRequest("the body is not a valid form") from error
-        return bytes(self._found)
-
-    def end(self) -> None:
-        """The body has ended. Raises BadRequest where the form has not."""
-        if not self._ended:
-            raise BadRequest("the form is incomplete")
-
-    @property
-    def _name(self) -> bytes:
-        return self._disposition.get(b"name", b"")
-
-    def _begin_part(self) -> None:
-        self._disposition = {}
-        self._value.clear()
-
-    def _take_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header += data[start:end]
-
-    def _take_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._content += data[start:end]
-
-    def _end_header(self) -> None:
-        if self._header.strip().lower() == b"content-disposition":
-            self._disposition = parse_options_header(bytes(self._content))[1]
-        self._header.clear()
-        self._content.clear()
-
-    def _end_headers(self) -> None:
-        if self._name != b"file":
-            if len(self.fields) >= MAX_FIELDS:
-                raise BadRequest("the form has too many fields")
-        elif self.filename is not None:
-            raise BadRequest("file: send one")
-        else:
-            self.filename = name_of(
-                self._disposition.get(b"filename", b"").decode("utf-8", "replace")
-            )
-
-    def _take_part(self, data: bytes, start: int, end: int) -> None:
-        if self._name == b"file":
-            self._found += data[start:end]
-            return
-        self._value += data[start:end]
-        if len(self._value) > MAX_FIELD_BYTES:
-            raise BadRequest("a field of the form is too long")
-
-    def _end_part(self) -> None:
-        if self._name != b"file":
-            self.fields[self._name.decode("utf-8", "replace")] = self._value.decode(
-                "utf-8", "replace"
-            )
-
-    def _end_form(self) -> None:
-        self._ended = True
-
-
-def name_of(filename: str) -> str:
-    """The last part of a file's name, without anything that cannot be shown; `upload.jsonl` where
-    nothing is left.
-    """
-    last = filename.replace("\\", "/").rpartition("/")[2]
-    shown = "".join(each for each in last if each.isprintable())
-    return shown[:MAX_NAME_CHARS] or "upload.jsonl"
 
 
 def life_s_of(form: FileForm, default_s: float) -> float:

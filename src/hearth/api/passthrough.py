@@ -304,11 +304,6 @@ class Passthrough:
         """
         await request.answer_json(await body.parsed(count_tokens, await body.read()))
 
-    async def refuse_unserved(self, *_: object) -> None:
-        """Raises NotServed, before anything of the body is read."""
-        title = self._gateway.engines.title
-        raise NotServed(f"Hearth does not serve this path. Send the request to {title} itself.")
-
 
 def _unmanaged(path: str, row: Row, model: str) -> NotServed:
     """What a caller is told whose engine does not do this through its API."""

@@ -32,6 +32,7 @@ from hearth.api.inference import Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
 from hearth.api.keys import KEYS_PATH, OWN_KEY_PATH, KeyPages
 from hearth.api.leases import GPU_STATUS_PATH, HOLD_PATH, LEASES_PATH, LeasePages
+from hearth.api.media import Media
 from hearth.api.message_batches import (
     MESSAGE_BATCHES_PATH,
     RESULTS_SUFFIX,
@@ -49,7 +50,8 @@ from hearth.dialects.routes import (
     INFERENCE_ROUTES,
     INFO_ROUTES,
     MANAGEMENT_ROUTES,
-    TRANSCRIPTIONS_PATH,
+    MEDIA_ROUTES,
+    UPLOADS,
     Endpoint,
 )
 from hearth.gateway import Gateway
@@ -175,7 +177,7 @@ class Routes:
         self._add(
             COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True)
         )
-        self._add(TRANSCRIPTIONS_PATH, ("POST",), passthrough.refuse_unserved, Address(form=True))
+        self._add_media(gateway)
         for path in filter(served.__contains__, INFO_ROUTES):
             rules = Address(shared=path != "/", forwards=True)
             self._add(path, INFO_ROUTES[path], passthrough.handle, rules)
@@ -192,6 +194,18 @@ class Routes:
         results = MessageBatchPages(gateway).results
         self._add(_RESULTS_PATH, ("GET",), results, Address())
         self._add("/openapi.json", READING, self._describe, Address(access="admin"))
+
+    def _add_media(self, gateway: Gateway) -> None:
+        media = Media(gateway)
+        served = gateway.engines.addresses
+        for path in MEDIA_ROUTES:
+            is_upload = path in UPLOADS
+            rules = Address(shared=True, zstd=not is_upload, form=is_upload)
+            if path not in served:
+                self._add(path, ("POST",), media.refuse, rules)
+                continue
+            handler = media.upload if is_upload else media.handle
+            self._add(path, ("POST",), handler, replace(rules, adds="call"))
 
     def _add(
         self, path: str, methods: Iterable[str], handler: AddressHandler, rules: Address
@@ -485,6 +499,36 @@ _INFERENCE: Mapping[Endpoint, tuple[Node, tuple[str, ...]]] = {
         ("model", "max_tokens", "messages"),
     ),
 }
+_AUDIO_FORM: Node = {
+    "file": {"type": "string", "format": "binary"},
+    "model": _TEXT,
+    "language": _TEXT,
+    "prompt": _TEXT,
+    "response_format": _TEXT,
+    "temperature": {"type": "number"},
+    "stream": _FLAG,
+}
+_MEDIA: Mapping[Endpoint, tuple[Node, tuple[str, ...]]] = {
+    Endpoint.TRANSCRIPTIONS: (_AUDIO_FORM, ("file", "model")),
+    Endpoint.TRANSLATIONS: (_AUDIO_FORM, ("file", "model")),
+    Endpoint.SPEECH: (
+        {"model": _TEXT, "input": _TEXT, "voice": {}, "response_format": _TEXT},
+        ("model", "input"),
+    ),
+    Endpoint.IMAGES: (
+        {"model": _TEXT, "prompt": _TEXT, "n": _COUNT, "size": _TEXT, "stream": _FLAG},
+        ("model", "prompt"),
+    ),
+    Endpoint.RERANK: (
+        {
+            "model": _TEXT,
+            "query": _TEXT,
+            "documents": {"type": "array", "items": {}},
+            "top_n": _COUNT,
+        },
+        ("model", "query", "documents"),
+    ),
+}
 _PLAIN: Mapping[str, tuple[Node, tuple[str, ...]]] = {
     "/api/show": ({"model": _TEXT, "verbose": _FLAG}, ("model",)),
     "/api/pull": ({"model": _TEXT, "stream": _FLAG, "insecure": _FLAG}, ("model",)),
@@ -505,6 +549,10 @@ def described(routes: Sequence[BaseRoute]) -> Node:
     }
     for path, (fields, required) in _INFERENCE.items():
         _add(paths, path, ("POST",), INFERENCE_ROUTES[path].name, _json_body(fields, required))
+    for path, (fields, required) in _MEDIA.items():
+        schema: Node = {"properties": fields, "required": list(required)}
+        media_type = "multipart/form-data" if path in UPLOADS else "application/json"
+        _add(paths, path, ("POST",), MEDIA_ROUTES[path].name, _body(media_type, schema))
     _add(
         paths,
         COUNT_TOKENS_PATH,

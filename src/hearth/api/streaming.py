@@ -29,7 +29,9 @@ _WHITESPACE = b" "
 
 class Relay:
     """One caller waiting for one reply; `model` is as the caller wrote it, `rewritten` what was
-    changed in its body. `shows_wait`: its stream says how long it waits.
+    changed in its body. `shows_wait`: its stream says how long it waits. `names_model`: the headers
+    name the model that answers, as far as it is chosen. `verbatim`: nothing may be sent beside its
+    bytes, which need be neither JSON nor frames.
     """
 
     def __init__(
@@ -44,8 +46,8 @@ class Relay:
         rewritten: tuple[str, ...],
         shows_wait: bool = False,
         names_model: bool = False,
+        verbatim: bool = False,
     ) -> None:
-        """`names_model`: the headers name the model that answers, as far as it is chosen."""
         self._worker = gateway.worker
         self._clock = gateway.clock
         self._keepalive = gateway.settings.keepalive
@@ -57,6 +59,7 @@ class Relay:
         self._names_model = names_model
         self._pads = (
             not streaming
+            and not verbatim
             and self._keepalive.whole_answers == "whitespace"
             and request.reads_chunks  # without chunks nothing of it would be sent before its end
         )

@@ -146,6 +146,7 @@ def _item_of(
         conversation=_conversation(request, admission, envelope),
         user=admission.user,
         local_only=admission.identity.local_only,
+        audio_s=envelope.audio_s,
         request_id=request.request_id,
     )
 

@@ -148,6 +148,10 @@ class ServerSettings(Section):
     """
     max_body_mib: fields.Mebibytes = 32.0
     """Maximum size of a request body, in MiB."""
+    max_upload_mib: fields.Mebibytes = 512.0
+    """Maximum size of a recording that is sent to be transcribed, in MiB. It is kept on the disk,
+    not in memory.
+    """
     max_bodies_mib: fields.Mebibytes = 256.0
     """Maximum size of all request bodies in memory, in MiB. Beyond it, requests get 503.
 

@@ -151,7 +151,8 @@ class Envelope:
         None where that is not known. ways: how a stream of it that is interrupted can go on.
         digest: stands for address and body as they were sent; empty where nobody asks for it.
         refusal: why the model server cannot be asked for it, though Claude perhaps can. num_ctx:
-        the context that the caller asks for, which only the owner decides; None for none.
+        the context that the caller asks for, which only the owner decides; None for none. audio_s:
+        how long the recording is that it hands over; 0 for none.
     """
 
     dialect: Dialect
@@ -169,6 +170,7 @@ class Envelope:
     digest: bytes = b""
     refusal: BadRequest | None = None
     num_ctx: int | None = None
+    audio_s: float = 0.0
 
 
 def read_request(

@@ -25,6 +25,11 @@ class Endpoint(StrEnum):
     OPENAI_EMBEDDINGS = "/v1/embeddings"
     OPENAI_RESPONSES = "/v1/responses"
     ANTHROPIC_MESSAGES = "/v1/messages"
+    TRANSCRIPTIONS = "/v1/audio/transcriptions"
+    TRANSLATIONS = "/v1/audio/translations"
+    SPEECH = "/v1/audio/speech"
+    IMAGES = "/v1/images/generations"
+    RERANK = "/v1/rerank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class Route:
     """One inference address; always POST.
 
     Attributes:
-        kind: GENERATE or EMBED; a body can turn GENERATE into LOAD or UNLOAD. name: what Ollama
+        kind: a body can turn GENERATE into LOAD or UNLOAD. name: what Ollama
         calls its request. limit_field: where a body limits the output; empty for native routes,
         which have `options.num_predict`, and for embeddings.
     """
@@ -63,12 +68,30 @@ _ROUTES = (
 INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType(
     {route.path.value: route for route in _ROUTES}
 )
-"""Inference routes by path."""
+"""Inference routes by path: those of every dialect whose answers Hearth reads."""
+
+_MEDIA_ROUTES = (
+    Route(Endpoint.TRANSCRIPTIONS, "openai", "transcribe", "TranscriptionRequest"),
+    Route(Endpoint.TRANSLATIONS, "openai", "transcribe", "TranslationRequest"),
+    Route(Endpoint.SPEECH, "openai", "speak", "SpeechRequest"),
+    Route(Endpoint.IMAGES, "openai", "image", "ImageRequest"),
+    Route(Endpoint.RERANK, "openai", "rerank", "RerankRequest"),
+)
+MEDIA_ROUTES: Mapping[str, Route] = MappingProxyType(
+    {route.path.value: route for route in _MEDIA_ROUTES}
+)
+"""By path, those that go to the engine of their model as they are, and back; few engines have
+them.
+"""
+UPLOADS = frozenset({Endpoint.TRANSCRIPTIONS.value, Endpoint.TRANSLATIONS.value})
+"""Those whose body is a form with a file."""
+WORK_ROUTES: Mapping[str, Route] = MappingProxyType({**INFERENCE_ROUTES, **MEDIA_ROUTES})
+"""All that run a model, by path."""
 
 
 def route_of(target: str) -> Route:
-    """The inference route of an address, which may have a query."""
-    return INFERENCE_ROUTES[target.partition("?")[0]]
+    """The route of an address that runs a model, which may have a query."""
+    return WORK_ROUTES[target.partition("?")[0]]
 
 
 INFO_ROUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -96,9 +119,6 @@ MANAGEMENT_ROUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """As `INFO_ROUTES`; they change what is installed: admin keys only."""
-
-TRANSCRIPTIONS_PATH = "/v1/audio/transcriptions"
-"""POST; refused on purpose: its body is a form, in which the queue looks for no model."""
 
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 """POST; Ollama has no such route, Hearth answers it itself (`dialects.request.count_tokens`)."""

@@ -20,7 +20,7 @@ from hearth.dialects.gojson import (
     decode,
     encode,
 )
-from hearth.dialects.routes import Endpoint, Route
+from hearth.dialects.routes import MEDIA_ROUTES, Endpoint, Route
 from hearth.dialects.writers import NativeWriter
 from hearth.errors import BackendProtocolError, HearthError, ProxyFailed
 from hearth.types import (
@@ -213,13 +213,15 @@ def read_whole(route: Route, body: bytes) -> Ending:
     absence. Source: recordings of Ollama after more than 30 equal tokens: 200 with `"done":false`,
     or a choice without `finish_reason`.
     """
-    if route.kind == "embed":
+    if route.kind in ("embed", "rerank"):
         # Ollama counts behind the vectors, llama.cpp's server before them
         found = _EMBED_TOKENS.search(
             body, max(0, len(body) - _EMBED_END_BYTES)
         ) or _EMBED_TOKENS.search(body, 0, _EMBED_END_BYTES)
         usage = NO_USAGE if found is None else Usage(prompt_tokens=int(found.group(1)))
         return Ending(complete=True, reported_error=False, usage=usage)
+    if route.path in MEDIA_ROUTES:  # text, subtitles or pictures, whose end the framing tells
+        return Ending(complete=True, reported_error=False, usage=NO_USAGE)
     fields = fields_in(body)
     return Ending(
         complete=_is_complete(route, fields), reported_error=False, usage=_usage(route, fields)

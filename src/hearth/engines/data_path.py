@@ -182,7 +182,7 @@ class DataPath:
 
     def _session_for(self, call: BackendCall) -> aiohttp.ClientSession:
         """An upload cannot be sent twice, so it takes no kept connection, which may be dead."""
-        if call.upload is not None:
+        if call.upload is not None or call.form is not None:
             if self._upload_session is None:
                 self._upload_session = open_session(**{**self._times, "kept_for_s": 0.0})
             return self._upload_session
@@ -311,7 +311,10 @@ class HttpAnswer:
             not for us. BadRequest: a header is not fit to be sent.
         """
         body: bytes | AsyncIterator[bytes] | None = call.upload or call.body or None
-        self._uploads = call.upload is not None
+        self._uploads = call.upload is not None or call.form is not None
+        if call.form is not None:
+            body = call.form.pieces()
+            headers = (*headers, ("Content-Length", str(call.form.size_bytes)))
         if len(call.body) > HOLD_BYTES:
             body = _pieces(call.body)
             headers = (*headers, ("Content-Length", str(len(call.body))))

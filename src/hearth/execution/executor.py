@@ -51,6 +51,10 @@ from hearth.types import MIB, BackendCall, LoadOptions, Outcome, Sequence, entit
 _PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, BackendCall, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
 """No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
+IMAGE_TIMEOUT_S = 300.0
+"""The same for pictures, of whose sizes and steps nothing is known: several large ones take a small
+card minutes.
+"""
 PROBE_S = 10.0
 """A model that does nothing else makes one token within this, or none at all."""
 
@@ -104,14 +108,21 @@ class Executor:
         limits = self._runtime.settings.engine
         row = self._engines.row_of(work.model or "")
         first_byte_s = row.first_byte_timeout_s or limits.first_byte_timeout_s
-        whole_s = limits.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
+        least_s = IMAGE_TIMEOUT_S if work.item.kind == "image" else MIN_TIMEOUT_S
+        whole_s = limits.answer_timeout_s or max(least_s, 2 * limit_s)
+        quiet_s = first_byte_s + 2 * prompt_s
+        audio_s = work.item.audio_s
+        if audio_s:
+            # what no estimate knows: how long it takes to listen
+            whole_s = max(MIN_TIMEOUT_S, 2 * audio_s)
+            quiet_s = max(quiet_s, whole_s)
         self._started += 1
         if any(not other.reported for other in self._running.values()):
             self._crowded = self._started
         run = _RunningAttempt(
             work,
             work.attempt,
-            quiet_s=first_byte_s + 2 * prompt_s,
+            quiet_s=quiet_s,
             # it may have to start a machine first, of which a whole answer shows nothing
             whole_s=whole_s + (first_byte_s if row.is_elastic else 0.0),
             number=self._started,

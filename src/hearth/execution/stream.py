@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from hearth.dialects.gojson import LARGE_BYTES
-from hearth.dialects.routes import Route, route_of
+from hearth.dialects.routes import MEDIA_ROUTES, Route, route_of
 from hearth.dialects.stream import (
     DeathNotice,
     Ending,
@@ -170,6 +170,9 @@ class AnswerStream:
             CallerGone: the caller has stopped reading.
         """
         route = route_of(call.path)
+        if route.path in MEDIA_ROUTES:
+            await self._verbatim(work, exchange, limit)
+            return
         sent = work.sent
         tail = StreamTail(route)
         notice = DeathNotice(route)
@@ -189,6 +192,20 @@ class AnswerStream:
         self._forward(work, exchange, () if usage is None else (usage.rest(),))
         self._forward(work, exchange, () if sent is None else (sent.held(),))
         self._finish(work, ending)
+
+    async def _verbatim(self, work: ActiveRequest, exchange: Exchange, limit: Deadline) -> None:
+        """Pass on an answer of any bytes, such as audio, as it comes; its framing tells its end.
+
+        Raises BackendProtocolError: it is empty. BackendGone, CallerGone: as for `stream`.
+        """
+        while chunks := await exchange.take():
+            limit.progressed = True
+            if work.reply.full:
+                await self._reader_catches_up(work, limit)
+            self._forward(work, exchange, chunks)
+        if not work.attempt.forwarded:
+            raise BackendProtocolError("the model server sent an empty answer")
+        work.reply.finish()
 
     def _forward(self, work: ActiveRequest, exchange: Exchange, chunks: tuple[bytes, ...]) -> None:
         """Pass on what there is; the head goes before the first chunk, where its caller has none

@@ -119,6 +119,8 @@ class Estimates:
         self._prompt_factor: dict[str, float] = {}
         self._output_tokens: dict[tuple[str, str], float] = {}
         self._runs: dict[str, tuple[int, float]] = {}
+        self._listening: dict[str, tuple[float, float]] = {}
+        """Seconds of recordings, and those that they took."""
         self._stretches: dict[str, tuple[float, ...]] = {}
         self._idle_ends: dict[tuple[str, ...], tuple[IdleEnd, ...]] = {}
         self._waits: dict[Band, WaitSpread] = {}
@@ -193,6 +195,7 @@ class Estimates:
         count, mean_s = self._runs.get(model, (0, 0.0))
         count += count < RUNS
         self._runs[model] = (count, mean_s + (run_s - mean_s) / count)
+        self._learn_listening(item.audio_s, model, run_s)
         if usage.output_tokens:
             key = (item.caller, model)
             # to the end: the one that was not seen for longest goes first
@@ -211,6 +214,12 @@ class Estimates:
             if FACTORS[0] <= factor <= FACTORS[1]:
                 self._prompt_factor.setdefault(model, 1.0)  # the guess itself counts as seen
                 _blend(self._prompt_factor, model, factor)
+
+    def _learn_listening(self, audio_s: float, model: str, run_s: float) -> None:
+        if audio_s:
+            heard_s, took_s = self._listening.get(model, (audio_s, run_s))
+            heard_s += ALPHA * (audio_s - heard_s)
+            self._listening[model] = (heard_s, took_s + ALPHA * (run_s - took_s))
 
     def run_s(self, model: str) -> float:
         return self._runs[model][1] if model in self._runs else PRIOR_RUN_S
@@ -281,8 +290,12 @@ class Estimates:
         `kept_tokens` are read and not written again; of all that is read, `cached_tokens` are in
         the prompt cache.
 
-        A model whose answers tell no tokens is expected to take what it took before.
+        A model whose answers tell no tokens is expected to take what it took before, and a
+        recording what others took, by its length.
         """
+        if item.audio_s and model in self._listening:
+            heard_s, took_s = self._listening[model]
+            return item.audio_s * took_s / heard_s
         if model not in self._decode_tps and model in self._runs:
             return self._runs[model][1]
         output = 0.0
@@ -356,6 +369,7 @@ class Estimates:
             "kept_conversations": dict(self.reading.kept),
             "prompt_factor": dict(self._prompt_factor),
             "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
+            "listening": dict(self._listening),
             "stretches": dict(self._stretches),
             "idle_ends": list(self._idle_ends.items()),
             "waits": [[band, spread.export()] for band, spread in self._waits.items()],
@@ -392,14 +406,13 @@ class Estimates:
                 for caller, model, tokens in document.get("output_tokens", ())
             )
             learned["_output_tokens"] = dict(islice(outputs.items(), MAX_CALLERS))
-            learned["_runs"] = {
-                model: (RUNS, mean_s)
-                for model, mean_s in _measured(document.get("run_s", {}).items()).items()
-            }
+            runs = _measured(document.get("run_s", {}).items())
+            learned["_runs"] = {model: (RUNS, mean_s) for model, mean_s in runs.items()}
             learned["_recent_swaps_s"] = {
                 target: tuple(map(float, swaps))[-SWAP_MEMORY:]
                 for target, swaps in document.get("recent_swaps_s", {}).items()
             }
+            learned["_listening"] = _listened(document.get("listening", {}))
             learned["_stretches"] = {
                 model: tuple(float(each) for each in seen if 0 < each <= MOST)[-RUNS:]
                 for model, seen in document.get("stretches", {}).items()
@@ -420,6 +433,15 @@ class Estimates:
         for name, values in learned.items():
             vars(self)[name].update(values)
         self.reading.restore(prompt_tps, kept)
+
+
+def _listened(found: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """As of `Estimates`, without what cannot have been measured."""
+    return {
+        model: (float(heard_s), float(took_s))
+        for model, (heard_s, took_s) in found.items()
+        if 0 < heard_s <= MOST and 0 < took_s <= MOST
+    }
 
 
 def _measured(found: Iterable[tuple[K, float]]) -> dict[K, float]:

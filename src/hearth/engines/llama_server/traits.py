@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.continuations import Opens, RenderedContinuations
 from hearth.engines.llama_server.common_form import SAMPLING, common_form
@@ -37,7 +37,8 @@ class LlamaServerTraits:
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["llama_server"]
-    addresses = PAGES | frozenset(INFERENCE_ROUTES)
+    addresses = PAGES | frozenset(INFERENCE_ROUTES) | {Endpoint.RERANK.value}
+    """It ranks where it was started with `--reranking`, and says so itself where not."""
     loads_can_be_cut = False
     on_card = True
     ignores_case = True

@@ -8,13 +8,16 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from hearth.dialects.frames import object_in
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.routes import INFERENCE_ROUTES, WORK_ROUTES, Endpoint
 from hearth.engines.data_path import DataPath
 from hearth.engines.llama_swap.models import server_path
 from hearth.engines.port import Exchange
 from hearth.engines.routed_stream import RoutedStream
 from hearth.errors import BackendBusy, RunnerDied
 from hearth.types import BackendCall
+
+_NOT_ITS_OWN = frozenset({Endpoint.TRANSLATIONS.value})
+"""Of the addresses that run a model, those that it has not itself."""
 
 
 class SwapPath:
@@ -30,8 +33,9 @@ class SwapPath:
 
     async def open(self, call: BackendCall) -> Exchange:
         route = INFERENCE_ROUTES.get(call.path)
-        if route is None:
-            model = object_in(call.body).get("model")
+        if call.path not in WORK_ROUTES or call.path in _NOT_ITS_OWN:
+            form = call.form
+            model = object_in(call.body).get("model") if form is None else form.model
             call = replace(call, path=server_path(str(model), call.path))
         exchange = await self._data_path.open(call)
         if exchange.status == HTTPStatus.TOO_MANY_REQUESTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hearth.config.engines import ENGINE_TITLES
+from hearth.dialects.routes import MEDIA_ROUTES
 from hearth.engines.llama_server.traits import LlamaServerTraits
 
 
@@ -12,6 +13,7 @@ class LlamaSwapTraits(LlamaServerTraits):
     """
 
     title = ENGINE_TITLES["llama_swap"]
+    addresses = LlamaServerTraits.addresses | frozenset(MEDIA_ROUTES)
     loads_on_request = True
     loads_can_be_cut = True
     """An unload ends a server that is starting, with those of 2026."""

@@ -6,7 +6,7 @@ import re
 
 from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.routes import INFERENCE_ROUTES, MEDIA_ROUTES
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.lmstudio.pulling import PULL
 from hearth.engines.openai_server.calls import check_request
@@ -27,7 +27,7 @@ class LmStudioTraits(OpenAiTraits):
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["lmstudio"]
-    addresses = OpenAiTraits.addresses | {PULL}
+    addresses = (OpenAiTraits.addresses - frozenset(MEDIA_ROUTES)) | {PULL}
     loads_on_request = True
     loads_can_be_cut = False
     """No route ends a load."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from hearth.clock import Clock
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.routes import WORK_ROUTES
 from hearth.engines.data_path import DataPath
 from hearth.engines.openai_server.calls import OpenAiCalls
 from hearth.engines.openai_server.exchanges import Ready
@@ -45,7 +45,7 @@ class Adapter(ABC):
 
     async def open(self, call: BackendCall) -> Exchange:
         path = call.path.partition("?")[0]
-        route = INFERENCE_ROUTES.get(path)
+        route = WORK_ROUTES.get(path)
         if route is not None:
             return await self._calls.open(route, call)
         answer = await self._page(path, call.body)

@@ -22,7 +22,7 @@ from hearth.dialects.frames import at, event, object_in
 from hearth.dialects.gojson import LARGE_BYTES, JsonObject, JsonValue, encode, folded
 from hearth.dialects.messages_writer import message_start
 from hearth.dialects.request import prompt_tokens
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
+from hearth.dialects.routes import INFERENCE_ROUTES, MEDIA_ROUTES, Endpoint, Route
 from hearth.dialects.stream import StreamTail, empty_reply, proxy_failure
 from hearth.dialects.translation.answering import (
     DialectStream,
@@ -48,7 +48,7 @@ from hearth.engines.openai_server.exchanges import (
 )
 from hearth.engines.port import Exchange
 from hearth.errors import BackendError, BackendGone, BackendProtocolError
-from hearth.types import JSON_BODY, BackendCall, Headers, frozen
+from hearth.types import JSON_BODY, BackendCall, FormBody, Headers, frozen
 
 T = TypeVar("T")
 
@@ -111,7 +111,10 @@ class OpenAiCalls:
 
     async def open(self, route: Route, call: BackendCall) -> Exchange:
         """As the port says, on one of the routes that run a model."""
-        if route.path not in self.api.serves:
+        if call.form is not None:
+            return await self._uploaded(route, call, call.form)
+        is_media = route.path in MEDIA_ROUTES
+        if route.path not in self.api.serves and not is_media:
             return await self._translated(route, call)
         body = await self._addressed(call.body)
         if body is None:
@@ -119,11 +122,17 @@ class OpenAiCalls:
         call = replace(call, path=route.path.value, body=body)
         # more than one of the name, and only its place tells which one is meant
         is_plain = body.count(b'"stream"') == 1
-        if route.kind == "embed":
+        if route.kind == "embed" or is_media:
             return await self._passed(route, call)
         if is_plain and _STREAMS.search(body):
             return await self._streamed(route, call)
         return await self._put_together(route, call)
+
+    async def _uploaded(self, route: Route, call: BackendCall, form: FormBody) -> Exchange:
+        name = await self._upstream(form.model)
+        if name is None:
+            return _not_found(route, form.model)
+        return await self._passed(route, replace(call, form=form.naming(name)))
 
     async def probe(self, model: str, timeout_s: float) -> bool:
         """As the port says."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hearth.clock import Clock
 from hearth.dialects.gojson import JsonObject
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.routes import INFERENCE_ROUTES, WORK_ROUTES
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.data_path import DataPath
 from hearth.engines.elastic import ElasticPath
@@ -64,7 +64,7 @@ class OpenAiServer(Staying, OpenAiTraits):
 
     async def open(self, call: BackendCall) -> Exchange:
         exchange = await super().open(call)
-        is_page = call.path.partition("?")[0] not in INFERENCE_ROUTES
+        is_page = call.path.partition("?")[0] not in WORK_ROUTES
         self._control.has_worked = self._control.has_worked or not is_page
         return exchange
 

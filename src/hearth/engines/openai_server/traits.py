@@ -6,7 +6,7 @@ import re
 
 from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.routes import INFERENCE_ROUTES, MEDIA_ROUTES, Endpoint
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.openai_server.calls import check_request
 from hearth.engines.openai_server.pages import PAGES
@@ -36,7 +36,8 @@ class OpenAiTraits:
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["openai"]
-    addresses = PAGES | frozenset(INFERENCE_ROUTES)
+    addresses = PAGES | frozenset(INFERENCE_ROUTES) | frozenset(MEDIA_ROUTES)
+    """Which of the media it has, it says itself."""
     loads_on_request = False
     loads_can_be_cut = False
     on_card = False

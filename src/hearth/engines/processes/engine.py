@@ -18,7 +18,7 @@ from hearth.clock import Clock
 from hearth.config.settings import ModelSettings, Settings
 from hearth.dialects.frames import object_in
 from hearth.dialects.gojson import LARGE_BYTES, JsonObject, folded
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.routes import WORK_ROUTES
 from hearth.engines.llama_server.conversations import Conversations
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.openai_server.calls import failed
@@ -191,10 +191,10 @@ class Processes(ProcessesTraits):
 
     async def open(self, call: BackendCall) -> Exchange:
         path = call.path.partition("?")[0]
-        route = INFERENCE_ROUTES.get(path)
+        route = WORK_ROUTES.get(path)
         if route is None:
             return await self._page(path, call)
-        name = await _model_in(call.body)
+        name = call.form.model if call.form is not None else await _model_in(call.body)
         server = self.servers.get(name.lower())
         if server is None:
             return failed(route, HTTPStatus.NOT_FOUND, f"model '{name}' not found")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hearth.config.engines import ENGINE_TITLES
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.routes import WORK_ROUTES
 from hearth.engines.continuations import Opens, RenderedContinuations
 from hearth.engines.llama_server.common_form import common_form
 from hearth.engines.openai_server.pages import PAGES
@@ -13,7 +13,7 @@ class ProcessesTraits:
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["processes"]
-    addresses = PAGES | frozenset(INFERENCE_ROUTES)
+    addresses = PAGES | frozenset(WORK_ROUTES)
     loads_on_request = True
     loads_can_be_cut = True
     on_card = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hearth.dialects.routes import MEDIA_ROUTES
 from hearth.engines.processes.engine import Processes
 from hearth.types import ResidentModel
 
@@ -16,6 +17,7 @@ class SmallModelServer(Processes):
     """It computes on the CPU, so nothing on the GPU has to give way to it."""
 
     title = "the small model"
+    addresses = Processes.addresses - frozenset(MEDIA_ROUTES)
     on_card = False
 
     async def resident(self) -> tuple[ResidentModel, ...]:

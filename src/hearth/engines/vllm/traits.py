@@ -61,6 +61,7 @@ class VllmTraits(OpenAiTraits):
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["vllm"]
+    addresses = OpenAiTraits.addresses - {Endpoint.SPEECH.value, Endpoint.IMAGES.value}
     on_card = True
     processes = re.compile(r"(?i:vllm)")
 

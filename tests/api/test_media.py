@@ -1,0 +1,287 @@
+"""Speech, pictures and ranks through the queue: to the engine that has the model, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from hearth.bootstrap import running_gateway
+from hearth.config.engines import EngineSettings
+from hearth.config.settings import GatewayConfig, GpuSettings, ModelSettings, ServerSettings
+from hearth.events import ItemEnded
+from hearth.gateway import Gateway
+from hearth.types import Sequence
+from tests.engines.llama_router.stub import Preset, StubRouter
+from tests.engines.stub_server import StubServer
+from tests.support.home import house_settings
+from tests.support.media_server import SOUND, MediaServer, media_server
+from tests.support.patience import until
+from tests.support.recorder import Recorder
+
+TRANSCRIPTIONS = "/v1/audio/transcriptions"
+SPEECH = "/v1/audio/speech"
+JSON_BODIES: Mapping[str, Any] = {
+    SPEECH: {"model": "Voice", "input": "hello house", "voice": "alloy", "speed": 1.0},
+    "/v1/images/generations": {"model": "Voice", "prompt": "a house", "n": 1},
+    "/v1/rerank": {"model": "Voice", "query": "house", "documents": ["a", "b"], "top_n": 1},
+}
+
+
+def wav(seconds: float, *, rate: int = 8000) -> bytes:
+    """Silence, 16 bit and mono."""
+    data = bytes(2 * round(seconds * rate))
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
+    return (
+        struct.pack("<4sI4s", b"RIFF", 36 + len(data), b"WAVE")
+        + form
+        + (struct.pack("<4sI", b"data", len(data)) + data)
+    )
+
+
+@dataclass
+class Door:
+    url: str
+    server: MediaServer
+    gateway: Gateway
+    events: Recorder
+    http: aiohttp.ClientSession
+    gpt: openai.AsyncOpenAI
+
+    async def post(self, path: str, **asked: Any) -> tuple[int, Any]:
+        async with self.http.post(self.url + path, **asked) as answer:
+            return answer.status, await answer.json()
+
+    async def upload(self, content: bytes, path: str = TRANSCRIPTIONS, **fields: str) -> Any:
+        form = aiohttp.FormData({"model": "voice", **fields})
+        form.add_field("file", BytesIO(content), filename="a.wav", content_type="audio/wav")
+        return await self.post(path, data=form)
+
+
+@asynccontextmanager
+async def open_door(**changes: Any) -> AsyncIterator[Door]:
+    """A gateway over a server of media that lists `Voice`, with other settings."""
+    events = Recorder()
+    async with AsyncExitStack() as stack:
+        server, engine_url = await stack.enter_async_context(media_server("Voice"))
+        engines = {"sound": EngineSettings(kind="openai", url=engine_url)}
+        settings = house_settings(gpu=GpuSettings(restore_home_delay_s=0.0)).replace(
+            **{"engines": engines, "models": {}, **changes}
+        )
+        running = running_gateway(
+            GatewayConfig(settings=settings), host="127.0.0.1", port=0, sinks=(events,)
+        )
+        gateway, url = await stack.enter_async_context(running)
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        gpt = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        await stack.enter_async_context(gpt)
+        yield Door(url, server, gateway, events, http, gpt)
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    async with open_door() as door:
+        yield door
+
+
+@pytest.mark.parametrize("path", JSON_BODIES)
+async def test_a_body_reaches_the_server_of_its_model_byte_by_byte(door: Door, path: str):
+    raw = json.dumps(JSON_BODIES[path], indent=3).encode()
+    headers = {"Content-Type": "application/json"}
+    async with door.http.post(door.url + path, data=raw, headers=headers) as answer:
+        assert answer.status == 200
+        assert await answer.read()
+        assert answer.headers["X-Request-Id"].startswith("req_")
+    assert [(asked.path, asked.raw) for asked in door.server.asked] == [(path, raw)]
+    ended = door.events.of(ItemEnded)
+    assert [(event.model, event.outcome) for event in ended] == [("Voice", "completed")]
+
+
+async def test_sound_reaches_its_caller_as_it_is_made(door: Door):
+    door.server.rest.clear()
+    async with door.gpt.audio.speech.with_streaming_response.create(
+        model="voice", input="hello", voice="alloy"
+    ) as answer:
+        assert answer.headers["content-type"] == "audio/mpeg"
+        parts = answer.iter_bytes(1000)
+        assert await anext(parts) == SOUND[:1000]
+        door.server.rest.set()
+        assert b"".join([part async for part in parts]) == SOUND[1000:]
+
+
+async def test_sound_that_breaks_off_is_no_whole_answer(door: Door):
+    door.server.breaks = 1
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await door.post(SPEECH, json=JSON_BODIES[SPEECH])
+    assert len(door.server.asked) == 1
+    assert [event.outcome for event in door.events.of(ItemEnded)] == ["failed"]
+
+
+async def test_a_caller_that_leaves_ends_the_work(door: Door):
+    door.server.gate.clear()
+    asking = asyncio.create_task(door.post("/v1/rerank", json=JSON_BODIES["/v1/rerank"]))
+    await until(lambda: bool(door.server.asked))
+    asking.cancel()
+    await until(lambda: door.server.left == 1)
+
+
+async def test_openais_client_has_recordings_transcribed_and_translated(door: Door):
+    sound = wav(2.0)
+    file = ("my house.wav", sound, "audio/wav")
+    words: Any = ["word", "segment"]
+    said = await door.gpt.audio.transcriptions.create(
+        model="voice", file=file, language="en", timestamp_granularities=words, prompt="ü\r\n--x"
+    )
+    assert said.text == "hi"
+    assert (await door.upload(sound, "/v1/audio/translations"))[0] == 200
+    subtitles = await door.gpt.audio.transcriptions.create(
+        model="voice", file=file, response_format="srt"
+    )
+    assert "00:00:01,000" in str(subtitles)
+    first, second, third = door.server.asked
+    assert [first.path, second.path] == [TRANSCRIPTIONS, "/v1/audio/translations"]
+    assert ("model", "Voice") in first.fields
+    assert ("prompt", "ü\r\n--x") in first.fields
+    assert [text for name, text in first.fields if name.startswith("timestamp")] == words
+    assert first.file == third.file == ("my house.wav", "audio/wav", sound)
+    assert int(first.length) > len(sound)
+
+
+@pytest.mark.parametrize("path", [*JSON_BODIES, TRANSCRIPTIONS])
+async def test_an_error_of_the_server_reaches_its_caller(door: Door, path: str):
+    door.server.status = 422
+    if path == TRANSCRIPTIONS:
+        found = await door.upload(wav(1.0))
+    else:
+        found = await door.post(path, json=JSON_BODIES[path])
+    assert found == (422, {"error": {"message": "odd"}})
+
+
+async def test_a_server_without_room_is_asked_again_with_the_whole_recording(door: Door):
+    door.server.status = 503
+    asking = asyncio.create_task(door.upload(wav(3.0)))
+    await until(lambda: bool(door.server.asked))
+    door.server.status = 200
+    assert await asking == (200, {"text": "hi"})
+    assert {asked.file[2] for asked in door.server.asked} == {wav(3.0)}
+
+
+async def test_an_owners_name_and_an_alias_are_taken():
+    models = {"speaker": ModelSettings(engine="sound", upstream_name="Voice")}
+    aliases = {"any-voice": ("speaker",)}
+    async with open_door(models=models, aliases=aliases) as door:
+        for name in ("speaker", "any-voice"):
+            body = {**JSON_BODIES[SPEECH], "model": name}
+            async with door.http.post(door.url + SPEECH, json=body) as answer:
+                assert (answer.status, await answer.read()) == (200, SOUND)
+                assert "model" in answer.headers["X-Hearth-Rewrote"]
+            assert (await door.upload(wav(1.0), model=name))[0] == 200
+        assert [asked.body.get("model") for asked in door.server.asked[::2]] == ["Voice"] * 2
+        named = [dict(asked.fields)["model"] for asked in door.server.asked[1::2]]
+        assert named == ["Voice"] * 2
+
+
+FORM = "multipart/form-data; boundary=b"
+MODEL = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nvoice\r\n'
+FILE = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n%b\r\n'
+END = b"--b--\r\n"
+MANY = b"".join(MODEL.replace(b'"model"', b'"%d"' % number) for number in range(65))
+ODD_FORMS = {
+    "cut": (MODEL + FILE % wav(1.0), "the form is incomplete"),
+    "no file": (MODEL + END, "file: send one"),
+    "two files": (MODEL + (FILE % wav(1.0)) * 2 + END, "file: send one"),
+    "an empty file": (MODEL + FILE % b"" + END, "file: it is empty"),
+    "no seconds": (MODEL + FILE % wav(0.0) + END, "0 seconds long"),
+    "no format": (MODEL + FILE % b"just words, no sound" + END, "no recording in a known format"),
+    "no model": (FILE % wav(1.0) + END, "model is required"),
+    "a name that is none": (MODEL.replace(b"voice", b"a b") + FILE % b"" + END, "invalid model"),
+    "no form": (b"{}", "not a valid form"),
+    "too many fields": (MANY + END, "too many fields"),
+    "a long field": (MODEL.replace(b"voice", b"v" * 70_000) + END, "too long"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_FORMS)
+async def test_an_upload_that_is_none_is_refused_before_it_is_queued(door: Door, name: str):
+    raw, text = ODD_FORMS[name]
+    status, said = await door.post(TRANSCRIPTIONS, data=raw, headers={"Content-Type": FORM})
+    assert status == 400
+    assert text in said["error"]["message"]
+    assert set(said["error"]) >= {"message", "type", "param", "code"}
+    assert door.server.asked == []
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_upload_over_the_limit_is_refused(chunked: bool):
+    async with open_door(server=ServerSettings(max_upload_mib=1.0)) as door:
+        raw = MODEL + FILE % (wav(1.0) + bytes(3 * 1024**2)) + END
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield raw
+
+        data = pieces() if chunked else BytesIO(raw)
+        status, said = await door.post(TRANSCRIPTIONS, data=data, headers={"Content-Type": FORM})
+        assert status == 413
+        assert "1 MiB" in said["error"]["message"]
+        assert door.server.asked == []
+
+
+async def test_a_body_that_is_no_form_is_refused(door: Door):
+    status, said = await door.post(TRANSCRIPTIONS, json={"model": "voice"})
+    assert (status, "multipart/form-data" in said["error"]["message"]) == (415, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        (SPEECH, {"input": "hello"}, "model is required"),
+        (SPEECH, {"model": "voice"}, "input is required"),
+        (SPEECH, {"model": "voice", "input": ["a"]}, "input must be a text"),
+        ("/v1/images/generations", {"model": "voice"}, "prompt is required"),
+        ("/v1/rerank", {"model": "voice", "query": "a"}, "documents is required"),
+        ("/v1/rerank", {"model": "voice", "query": "a", "documents": "b"}, "must be an array"),
+    ],
+)
+async def test_a_body_without_what_it_needs_is_refused(door: Door, path, body, text):
+    status, said = await door.post(path, json=body)
+    assert (status, text in said["error"]["message"]) == (400, True)
+    assert door.server.asked == []
+
+
+async def test_an_unknown_model_is_not_found(door: Door):
+    status, said = await door.upload(wav(1.0), model="other")
+    assert (status, "other" in said["error"]["message"]) == (404, True)
+
+
+async def test_recordings_wait_no_longer_than_their_length_asks_for(door: Door):
+    door.server.gate.clear()
+    asking = asyncio.create_task(door.upload(wav(90.0)))
+    await until(lambda: bool(door.server.asked))
+    work = door.gateway.worker.registry.live(Sequence(1))
+    assert work is not None
+    assert work.item.audio_s == 90.0
+    door.server.gate.set()
+    assert (await asking)[0] == 200
+
+
+async def test_a_model_of_an_engine_without_the_address_is_refused_by_name():
+    router = StubRouter(Preset("chat"))
+    async with StubServer(router) as stub, media_server("Voice") as (_, url):
+        engines = {
+            "main": EngineSettings(kind="llama_router", url=stub.url),
+            "sound": EngineSettings(kind="openai", url=url),
+        }
+        async with open_door(engines=engines) as door:
+            body = {**JSON_BODIES[SPEECH], "model": "chat"}
+            status, said = await door.post(SPEECH, json=body)
+            assert status == 400
+            assert "chat is a model of llama-server (router)" in said["error"]["message"]
