@@ -90,7 +90,10 @@ def groups(openapi: Node) -> tuple[Group, ...]:
         *speaking,
         Group(
             title="Models: speech, images and ranks",
-            addresses=tuple(_plain("Queued.", dict.fromkeys(MEDIA_ROUTES, ("POST",)))),
+            addresses=(
+                *_plain("Queued.", dict.fromkeys(MEDIA_ROUTES, ("POST",))),
+                *(each for each in own if each.path.startswith("/v1/audio/")),
+            ),
         ),
         Group(title="Passed through", addresses=tuple(_plain("Passed through.", INFO_ROUTES))),
         Group(
@@ -113,7 +116,7 @@ def groups(openapi: Node) -> tuple[Group, ...]:
 
 
 def _is_of_openai(path: str) -> bool:
-    return path.startswith("/v1/") and not path.startswith("/v1/messages/")
+    return path.startswith("/v1/") and not path.startswith(("/v1/messages/", "/v1/audio/"))
 
 
 def http_page(openapi: Node) -> str:

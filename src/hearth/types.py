@@ -271,6 +271,7 @@ Dialect: TypeAlias = Literal["ollama", "openai", "anthropic"]
 
 MediaKind: TypeAlias = Literal["transcribe", "speak", "image", "rerank"]
 """What is passed on without being read: audio to text, text to audio, pictures, ranks."""
+MEDIA_KINDS: tuple[MediaKind, ...] = ("transcribe", "speak", "image", "rerank")
 
 WorkKind: TypeAlias = Literal["generate", "embed", "load", "unload"] | MediaKind
 """What a request asks of a model; an unload is answered by the gateway: residency is its own
@@ -371,6 +372,11 @@ class QueueItem:
         if self.lane is _INTERNAL:
             return _BAND_OF[self.priority]
         return _EXTERNAL_BACKGROUND if self.background else _EXTERNAL_BAND
+
+    @property
+    def media(self) -> MediaKind | None:
+        """What kind of media it is about; None for text and embeddings."""
+        return self.kind if self.kind in MEDIA_KINDS else None
 
     @property
     def conversation_key(self) -> tuple[str, str]:

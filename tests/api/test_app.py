@@ -89,6 +89,7 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
                 "/v1/images/generations /v1/rerank"
             ),
         ),
+        (ANY_KEY, "POST", "/v1/audio/transcriptions/req_1/cancel"),
         (ANY_KEY, "POST", "/v1/messages /v1/messages/count_tokens"),
         (
             ADMIN,

@@ -285,3 +285,47 @@ async def test_a_model_of_an_engine_without_the_address_is_refused_by_name():
             status, said = await door.post(SPEECH, json=body)
             assert status == 400
             assert "chat is a model of llama-server (router)" in said["error"]["message"]
+
+
+async def test_a_transcription_is_cancelled_by_its_id_again_and_again(door: Door):
+    door.server.gate.clear()
+    form = aiohttp.FormData({"model": "voice"})
+    form.add_field("file", BytesIO(wav(5.0)), filename="a.wav")
+    named = {"X-Request-Id": "req_my-recording"}
+    asking = asyncio.create_task(
+        door.http.post(door.url + TRANSCRIPTIONS, data=form, headers=named)
+    )
+    await until(lambda: bool(door.server.asked))
+    path = f"{TRANSCRIPTIONS}/req_my-recording/cancel"
+    for _ in range(2):
+        assert await door.post(path) == (200, {"request_id": "req_my-recording", "cancelled": True})
+    assert (await asking).status >= 400
+    await until(lambda: door.server.left == 1)
+    [ended] = door.events.of(ItemEnded)
+    assert (ended.outcome, ended.kind, ended.audio_s) == ("cancelled", "transcribe", 5.0)
+    status, said = await door.post(f"{TRANSCRIPTIONS}/req_other/cancel")
+    assert (status, said["error"]["message"]) == (404, "there is no such request")
+
+
+async def test_metrics_tell_what_is_spoken_and_how_soon(door: Door):
+    async def metrics() -> str:
+        async with door.http.get(f"{door.url}/metrics") as answer:
+            return await answer.text()
+
+    door.server.rest.clear()
+    speaking = asyncio.create_task(door.http.post(door.url + SPEECH, json=JSON_BODIES[SPEECH]))
+    await until(lambda: bool(door.server.asked))
+    async with await speaking as answer:
+        assert await answer.content.readexactly(1000) == SOUND[:1000]
+        assert 'hearth_speech_running{model="Voice"} 1.0' in await metrics()
+        door.server.rest.set()
+        await answer.read()
+    await until(lambda: bool(door.events.of(ItemEnded)))
+    said = await metrics()
+    for line in (
+        'hearth_speech_requests_total{model="Voice",outcome="completed"} 1.0',
+        'hearth_speech_first_byte_seconds_count{model="Voice"} 1.0',
+        'hearth_speech_seconds_count{model="Voice"} 1.0',
+    ):
+        assert line in said
+    assert "hearth_speech_running{" not in said

@@ -548,6 +548,7 @@ EMPTY_AT_REST = {
     "hearth_conversations_stored_bytes",
     "hearth_pinned",
     "hearth_queue_model_depth",
+    "hearth_speech_running",
 }
 """Gauges with a label for something that there is none of."""
 

@@ -295,6 +295,7 @@ def _status_pages(status: StatusPages, log: RequestLogPages, models: ModelPages)
         "/llm/health": {"GET": status.health},
         "/llm/requests/cancel": {"POST": status.cancel_caller},
         "/llm/requests/{request_id}/cancel": {"POST": status.cancel},
+        f"{Endpoint.TRANSCRIPTIONS}/{{request_id}}/cancel": {"POST": status.cancel},
     }
 
 

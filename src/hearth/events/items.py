@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, dataclass_transform
 
-from hearth.types import Counted, Lane, Outcome, RequestId, ResumeMode, Sequence
+from hearth.types import Counted, Lane, MediaKind, Outcome, RequestId, ResumeMode, Sequence
 
 DEBUG = 10
 INFO = 20
@@ -188,7 +188,8 @@ class ItemEnded(ItemEvent):
     as of `ItemDispatched`; `decode_s`: how long the answer was being written, where the model
     server says so; `engine`: the name of the engine that worked on it last, empty for none;
     `waited_for`: the seconds that it waited for each of what requests wait for, those after an
-    interruption included.
+    interruption included; `kind`: transcribe, speak, image or rerank, None for text and
+    embeddings; `audio_s`: how long the recording was that it handed over.
     """
 
     outcome: Outcome
@@ -217,6 +218,8 @@ class ItemEnded(ItemEvent):
     decode_s: float | None = None
     engine: str = ""
     waited_for: Mapping[str, float] | None = None
+    kind: MediaKind | None = None
+    audio_s: float | None = None
 
 
 class ItemStopped(ItemEvent, level=DEBUG):

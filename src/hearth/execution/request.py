@@ -18,10 +18,12 @@ from hearth.execution.attempt import Attempt
 from hearth.execution.resumption import ModelMemory, Resumption
 from hearth.types import (
     BackendCall,
+    Counted,
     Headers,
     JsonDict,
     Lane,
     LoadedModel,
+    MediaKind,
     Outcome,
     QueueItem,
     RequestId,
@@ -305,6 +307,18 @@ class EventIdentity(TypedDict):
     task_type: str | None
 
 
+class AskedFor(TypedDict):
+    """What an end says of what was asked for; None where that is not so."""
+
+    chain_id: str | None
+    counted: Counted | None
+    background: str | None
+    user: str | None
+    alias: str | None
+    kind: MediaKind | None
+    audio_s: float | None
+
+
 class PromiseKept(TypedDict):
     """What an end says of the wait that was promised."""
 
@@ -358,6 +372,19 @@ class ActiveRequest:
             "caller": item.caller,
             "model": self.model or item.model,
             "task_type": item.task_type,
+        }
+
+    @property
+    def asked_for(self) -> AskedFor:
+        item = self.item
+        return {
+            "chain_id": item.chain_id,
+            "counted": item.counted,
+            "background": item.background or None,
+            "user": item.user or None,
+            "alias": item.alias or None,
+            "kind": item.media,
+            "audio_s": item.audio_s or None,
         }
 
     def promise_kept(self, now: float) -> PromiseKept:

@@ -174,6 +174,17 @@ _ALL = (
         "caller",
         "kind",
     ),
+    # Speech (docs/speech.md).
+    counter(
+        "hearth_speech_requests_total", "Requests for speech by how they ended.", "model", "outcome"
+    ),
+    gauge("hearth_speech_running", "Requests for speech that are being answered.", "model"),
+    histogram(
+        "hearth_speech_first_byte_seconds",
+        "Time from dispatch to the first byte of sound.",
+        "model",
+    ),
+    histogram("hearth_speech_seconds", "Time from dispatch to the end of the sound.", "model"),
     counter("hearth_cost_usd_total", "US dollars paid for Claude's answers.", "lane", "caller"),
     # Embedding calls that can share one (docs/embeddings.md).
     histogram("hearth_embedding_call_inputs", "Inputs per request to the model server.", "model"),

@@ -115,6 +115,9 @@ class Metrics(HandlingSink):
         self._phase_rows: dict[tuple[str, str], list[Histogram]] = {}
         """To look each up at every end takes longer than to count."""
         self._phases = [self._histogram(f"hearth_{phase}_seconds") for phase in PHASES]
+        self._speech = [
+            self._histogram(f"hearth_speech_{phase}seconds") for phase in ("first_byte_", "")
+        ]
         self._lag = self._histogram("hearth_loop_lag_seconds", LAG_BOUNDS_S)
         self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
         self._swap_phases = self._histogram("hearth_swap_phase_seconds", SWAP_BOUNDS_S)
@@ -206,6 +209,8 @@ class Metrics(HandlingSink):
             add("hearth_caller_tokens_total", lane, caller, kind, amount=tokens or 0)
         add("hearth_caller_run_seconds_total", lane, caller, amount=event.backend_s or 0.0)
         add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
+        if event.kind == "speak":
+            self._on_speech(event, model)
         if event.alias is not None and event.attempts:
             add("hearth_alias_bindings_total", event.alias, model)
         if event.bound_kept is not None:
@@ -218,6 +223,14 @@ class Metrics(HandlingSink):
         for histogram, seconds in zip(phases, seconds_of(event), strict=True):
             if seconds is not None:
                 histogram.observe(seconds)
+
+    def _on_speech(self, event: ItemEnded, model: str) -> None:
+        self._add("hearth_speech_requests_total", model, event.outcome)
+        for histogram, seconds in zip(
+            self._speech, (event.first_byte_s, event.backend_s), strict=True
+        ):
+            if seconds is not None:
+                histogram.labels(model).observe(seconds)
 
     def _on_resumed(self, event: ItemResumed) -> None:
         if event.how == "replayed":
@@ -415,6 +428,8 @@ def _queue(
         for lane in Lane:
             running = sum(entry.item.lane is lane for entry in resident.running.values())
             yield "hearth_requests_running", (lane.value, label_of(resident.model)), running
+        speaking = sum(entry.item.kind == "speak" for entry in resident.running.values())
+        yield "hearth_speech_running", (label_of(resident.model),), speaking or None
 
 
 def _residency(
