@@ -359,3 +359,12 @@ def test_a_log_shows_what_an_alias_would_have_changed(hearth, gateway):
     found = runs_of(hearth("simulate", "--from-log", "--url", gateway.url, *asked, "--json", "-"))
     swaps = {run["policy"]: len(run["swaps"]) for run in found}
     assert swaps["adaptive, aliases"] < swaps["adaptive"]
+
+
+def test_models_that_can_sleep_are_also_tried_stopped_and_by_age(hearth):
+    asked = ("simulate", "--workload", "four_asleep", "--policy", "adaptive")
+    by_use, stopped, by_age = runs_of(hearth(*asked, "--json", "-"))
+    assert [run["policy"] for run in (stopped, by_age)] == ["adaptive, stopped", "adaptive, by age"]
+    assert {swap.get("level") for swap in by_use["swaps"]} == {"offload", "discard", None}
+    assert {each["level"] for each in by_use["sleeps"]} == {"offload", "discard"}
+    assert "sleeps" not in stopped

@@ -11,12 +11,13 @@ import pytest
 
 from hearth.config.choices import MIB_PER_GB, SleepPolicy
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
+from hearth.errors import ConfigError
 from hearth.scheduling.actions import Action, Load, Unload
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input, Loaded, Unloaded
 from hearth.scheduling.sleeping import STRIKES
 from hearth.simulation.engine import SimulationRun, simulate
-from hearth.simulation.measures import summary
+from hearth.simulation.measures import comparison, summary
 from hearth.simulation.plots import draw_png
 from hearth.simulation.sleepers import HOST_RAM_GB, WEIGHTS_GB, four_asleep
 from hearth.simulation.traces import parse_trace, trace_text
@@ -70,17 +71,35 @@ def test_the_picture_shows_what_sleeps():
     runs = {"asleep": served(HOST_RAM_GB, hours=6.0), "stopped": served(0.0, hours=6.0)}
     assert {each.level for each in runs["asleep"].sleeps} == {"offload", "discard"}
     pictures = [draw_png({"one": run}) for run in runs.values()]
-    awake = replace_sleeps(runs["asleep"])
+    awake = without_sleeps(runs["asleep"])
     assert draw_png({"one": awake}) != pictures[0]
 
 
-def replace_sleeps(run: SimulationRun) -> SimulationRun:
+def test_the_table_counts_loads_by_level():
+    runs = {"asleep": served(HOST_RAM_GB, hours=6.0), "stopped": served(0.0, hours=6.0)}
+    found = comparison([(name, run, None) for name, run in runs.items()])
+    (column,) = [each for each in found.columns if str(each.header).startswith("woken")]
+    levels = Counter(swap.level for swap in runs["asleep"].swaps)
+    assert [*column.cells] == [
+        f"{levels['offload']} / {levels['discard']} / {levels[None]}",
+        f"0 / 0 / {len(runs['stopped'].swaps)}",
+    ]
+
+
+def without_sleeps(run: SimulationRun) -> SimulationRun:
     return SimulationRun(records=run.records, swaps=run.swaps)
 
 
 def test_a_trace_holds_what_sleeps():
     workload = four_asleep(hours=6.0)
     assert parse_trace(trace_text(workload), source="t") == workload
+
+
+def test_a_trace_names_a_sleeper_that_it_does_not_have():
+    header, *lines = trace_text(four_asleep(hours=1.0)).splitlines()
+    wrong = header.replace('"levels": {"chat"', '"levels": {"other"')
+    with pytest.raises(ConfigError, match='"other" is not in `models`'):
+        parse_trace("\n".join([wrong, *lines]), source="t")
 
 
 class Watched:
