@@ -216,8 +216,8 @@ function Connection({ feed: { state, link } }) {
 function You({ feed, wall }) {
   if (!feed.state) return null;
   const { caller, admin } = feed.state.you;
-  const name = `${caller}${admin ? " (admin)" : ""}`;
-  return html`<span class="muted you" title="signed in as">${name}</span>
+  const right = admin ? html`<span class="right">${" "}(admin)</span>` : null;
+  return html`<span class="muted you" title="signed in as">${caller}${right}</span>
     ${feed.key && !wall
       ? html`<button class="icon" aria-label="Sign out" title="Sign out"
           onClick=${() => feed.useKey("")}><${Icon} name="logout" /></button>`
