@@ -104,6 +104,18 @@ def test_what_an_evicted_model_becomes(example: Example):
     play(example)
 
 
+def test_sleepers_give_up_more_where_the_owner_leaves_them_less():
+    text = "vram_gb=24 a:14 b:18 c:9"
+    shell = Shell(settings_of(f"{text} sleep.host_ram_gb=60"))
+    levels: dict[str, tuple[SleepLevel, ...]] = dict.fromkeys("abc", ("offload", "discard"))
+    shell.tell(inputs.ModelsListed(names=frozenset("abc"), sleeps=levels))
+    for number, (model, gb) in enumerate({"a": 14, "b": 18, "c": 9}.items()):
+        shell.at(float(number))
+        shell.tell(inputs.Unloaded(model=model, level="offload", host_mib=gb * GIB))
+    less = settings_of(f"{text} sleep.host_ram_gb=12")
+    assert shell.tell(inputs.PolicyChanged(settings=less)) == ["discard a", "discard b"]
+
+
 def woken(shell: Shell, level: SleepLevel | None, seconds: float) -> None:
     """`a` is woken from a level while nothing else is in memory."""
     if level is not None:

@@ -122,9 +122,11 @@ class Watched:
             and action.level is not None
             and self.strikes[action.model, action.level] >= STRIKES
         ]
-        asleep = self.judge.device.residency.sleepers.asleep.values()
+        device = self.judge.device
+        asleep = device.residency.sleepers.asleep.values()
         host_mib = sum(each.rest.host_mib for each in asleep)
-        self.most_host_mib = max(self.most_host_mib, host_mib)
+        if device.residency.swap is None and device.cleared_for is None:
+            self.most_host_mib = max(self.most_host_mib, host_mib)
         return actions
 
 
@@ -209,6 +211,7 @@ def test_faults_of_sleep_lose_nobody_and_end_the_level():
             if record.failed and record.job.cancel_after_s is None
         ]
         assert (seed, stuck, lost, watched.wrong) == (seed, [], [], [])
+        assert watched.most_host_mib <= host_ram_gb * MIB_PER_GB + 1e-6, seed
         seen.update(kinds(run, watched))
     assert seen.keys() >= {"sleep failed", "disabled", "woken", "demoted", "lease", "host"}
 

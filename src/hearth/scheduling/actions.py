@@ -10,13 +10,13 @@ from typing import Literal, TypeAlias
 from hearth.types import Band, DeviceId, Sequence, SleepLevel, value
 
 SwapReason: TypeAlias = Literal[
-    "waiting", "overdue", "turn", "expected", "owner", "home", "reload", "lease", "age"
+    "waiting", "overdue", "turn", "expected", "owner", "home", "reload", "lease", "sleep"
 ]
 """Why a model is being loaded: the next item of a band needs it; an item has waited past
 `scheduling.max_swap_wait_s`; the last caller is likely to ask for it next; the owner has ordered
 it, or ordered out what is unloaded; back to the home model; it stopped answering. For `lease`, one
-is only unloaded: another program gets its memory. For `age`, one that sleeps gives up what is left
-of it.
+is only unloaded: another program gets its memory. For `sleep`, one that sleeps gives up more for
+no other.
 """
 
 Refusal: TypeAlias = Literal[

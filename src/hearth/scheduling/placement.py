@@ -39,6 +39,7 @@ from hearth.scheduling.actions import (
     SwapReason,
     Unload,
 )
+from hearth.scheduling.bounding import bound
 from hearth.scheduling.evictions import Evictions
 from hearth.scheduling.obeying import obey
 from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
@@ -132,8 +133,13 @@ class Placement:
     ) -> Becomes:
         """What has to sleep, or sleep deeper, or be stopped, so that a model can come."""
         residency = self._device.residency
-        stuck = [each for each in residency.sleepers.asleep if self.left_alone(each)]
+        stuck = self.stuck_sleepers
         return residency.becoming(target, evict, self._now, task_type=task_type, stuck=stuck)
+
+    @property
+    def stuck_sleepers(self) -> set[str]:
+        """Those that are left alone, since they would not give up more."""
+        return set(filter(self.left_alone, self._device.residency.sleepers.asleep))
 
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
@@ -160,7 +166,7 @@ class Placement:
         device.hold = self._hold_now
         self._unload_suspects()
         if device.residency.sleepers.asleep:
-            self._give_up_by_age()
+            bound(device, self, self._now)
         if gateway.ordered:
             obey(device, self)
         return self._actions
@@ -295,16 +301,6 @@ class Placement:
         )
         if idle:
             self.unload(idle[0], dict.fromkeys(idle), "reload")
-
-    def _give_up_by_age(self) -> None:
-        """By the report's rule, while nobody needs the swap there may be."""
-        device = self._device
-        old, next_at = device.residency.sleepers.too_old(self._now)
-        if next_at is not None:
-            self._gateway.wake_at(next_at)
-        is_free = device.residency.swap is None and device.cleared_for is None
-        if old is not None and is_free and not self.left_alone(old[0]):
-            self.unload(old[0], dict([old]), "age")
 
     def _claim(self, model: str) -> None:
         """Nothing less urgent may have this model unloaded."""

@@ -6,7 +6,8 @@ numbers the rules as they are here.
    more than is free. Where there is no room, the least recently used sleepers give up more.
 2. What sleepers keep of the card never costs a model its room: the least recently used are stopped
    until it fits, the evicted one included. Where nothing can be reckoned, none sleeps.
-3. A sleeper gives up more within a swap or a lease, before anything is evicted. Age alone changes
+3. A sleeper gives up more within a swap or a lease, before anything is evicted, and where all take
+   more than they may: the limit was lowered, or what a swap was for has left. Age alone changes
    nothing, but with the policy `ages`: then 60 s after its last use a model holds no weights, and
    300 s after it is stopped, and nobody gives up more for another.
 4. A level that has failed twice for a model, asleep or awake, is not used for it again.
@@ -262,6 +263,11 @@ class Sleepers:
         """
         return _Plan(self, target, stuck).made(room_mib, going, now)
 
+    def too_many(self, stuck: Collection[str]) -> Becomes:
+        """Who has to give up more while nothing is swapped, since all take more than they may."""
+        held_mib = sum(each.rest.host_mib for each in self.asleep.values())
+        return _Plan(self, None, stuck).bounded() if held_mib > self.budget_mib else {}
+
     def at_age(self, model: str, used_at: float, now: float) -> tuple[SleepLevel, ...]:
         """The levels that the report's rule leaves to a model."""
         depth = sum(used_at + age_s <= now for age_s in AGES_S)
@@ -316,6 +322,11 @@ class _Plan:
             levels[each.model] = self._level(each, now)
         self._leave_room(room_mib, evicted, levels)
         return self._becomes or levels
+
+    def bounded(self) -> Becomes:
+        """The least recently used give up more until there is enough."""
+        self._finds(0.0, by_age=False)
+        return self._becomes
 
     def _level(self, evicted: Evicted, now: float) -> SleepLevel | None:
         """Rule 1; by the report's rule, nobody gives up more for another."""
