@@ -285,6 +285,7 @@ SleepLevel: TypeAlias = Literal["offload", "discard"]
 """What is left of a model that sleeps, quickest to wake first: its weights in main memory, or only
 the process that holds none.
 """
+SLEEP_LEVELS: tuple[SleepLevel, ...] = ("offload", "discard")
 ResumeMode: TypeAlias = Literal["continued", "replayed"]
 """How a stream that was interrupted goes on: the rest of its text is asked for, or all is run again
 and compared with what was sent.

@@ -67,6 +67,10 @@ def test_the_one_row_is_the_engine():
         ("models: {m: {run: {command: serve}}}", "models.m.run.command: "),
         ("models: {m: {run: {command: [a], ready: health}}}", "models.m.run.ready: must be a path"),
         ("engines: {a: {kind: ollama}}", "engines.a.url: is missing"),
+        (
+            "models: {m: {run: {command: [a], sleep_command: [b]}}}",
+            "models.m.run.wake_command: is missing: a model is put to sleep only where",
+        ),
         ("engines: {a: {kind: ollama, url: 'http://a/v1'}}", "engines.a.url: must be the address"),
         (
             f"engines: {{a: {{{ROW}, api_key: in-the-clear}}}}",
@@ -155,6 +159,16 @@ models:
   l: {engine: s, upstream_name: x}
 """,
             ["models.n.upstream_name"],
+        ),
+        (
+            """
+engines:
+  v: {kind: vllm, url: 'http://a', sleep: [offload]}
+  e: {kind: vllm, url: 'http://b', sleep: [offload], elastic: true}
+  p: {kind: processes, sleep: [discard]}
+models: {m: {engine: p, run: {command: [a], sleep_command: [b], wake_command: [c]}}}
+""",
+            ["engines.e.sleep", "engines.p.sleep", "models.m.run.sleep_command"],
         ),
     ],
 )

@@ -515,7 +515,7 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
         ),
         (
             "gpu: {sleep: {host_ram_gb: 24, policy: ages}}",
-            ["gpu.sleep.host_ram_gb: has no effect: no engine can keep a model asleep yet"],
+            ["gpu.sleep.host_ram_gb: has no effect: no engine and no model has a way to sleep"],
         ),
         (
             "gpu: {sleep: {policy: ages}}",

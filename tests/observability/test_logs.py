@@ -180,7 +180,7 @@ LEVELS = {
         "item_protected item_resent job_requeued "
         "keys_tried load_cutting_stopped loop_lagged model_offloaded "
         "model_slow model_stays_slow model_unresponsive order_dropped owner_warned "
-        "request_rejected residency_drifted saving_switched_off small_model_answers "
+        "request_rejected residency_drifted saving_switched_off sleep_failed small_model_answers "
         "storage_failed swap_completed "
         "swap_failed "
         "telemetry_failed wal_damaged webhook_failed yield_watch_off"

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import Endpoint
+from hearth.engines.sleepless import Sleepless
 from hearth.errors import BackendGone, BackendUnreachable, ModelNotFound
 from hearth.types import (
     BackendCall,
@@ -19,7 +20,6 @@ from hearth.types import (
     JsonDict,
     LoadOptions,
     ResidentModel,
-    SleepLevel,
 )
 from tests.support.taking import Taking
 
@@ -46,7 +46,7 @@ class Echo(Taking):
         self._closed = True
 
 
-class EchoEngine:
+class EchoEngine(Sleepless):
     """An engine with models that are there at once and take no time."""
 
     title = "Echo"
@@ -66,11 +66,6 @@ class EchoEngine:
 
     def saves(self, model: str) -> bool:
         return False
-
-    @staticmethod
-    def sleeps(model: str) -> tuple[SleepLevel, ...]:
-        del model
-        return ()
 
     def canonical(self, name: str) -> str:
         return name.lower()

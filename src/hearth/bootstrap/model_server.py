@@ -51,7 +51,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
 from hearth.scheduling.inputs import GpuSampled
-from hearth.types import frozen
+from hearth.types import SLEEP_LEVELS, frozen
 
 WAKING_S = 600.0
 """An elastic engine may take so long to start a machine, before the first byte of an answer."""
@@ -286,8 +286,14 @@ def _server(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
 
 def _llama_server(options: EngineOptions) -> Engine:
     """Where Hearth loads nothing, what sleeps is woken by its next request alone."""
-    kinds = {row.kind for row in options.settings.engine_rows.values()}
-    return _server(partial(LlamaServer, keeps_room=kinds <= STAYING_KINDS), options)
+    rows = options.settings.engine_rows.values()
+    loads = any(row.kind not in STAYING_KINDS or row.sleep for row in rows)
+    return _server(partial(LlamaServer, keeps_room=not loads), options)
+
+
+def _vllm(options: EngineOptions) -> Engine:
+    levels = tuple(sorted(set(options.row.sleep), key=SLEEP_LEVELS.index))
+    return _perhaps_elastic(partial(Vllm, sleep=levels), options)
 
 
 def _processes(options: EngineOptions) -> Engine:
@@ -315,7 +321,7 @@ _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
         "llama_swap": partial(_server, LlamaSwap),
         "openai": partial(_perhaps_elastic, OpenAiServer),
         "processes": _processes,
-        "vllm": partial(_perhaps_elastic, Vllm),
+        "vllm": _vllm,
         "lmstudio": partial(_server, LmStudio),
     }
 )

@@ -75,6 +75,11 @@ def _model_problems(
     if engine and row is None:
         known = ", ".join(str(name) for name in rows) or "none"
         yield Problem(("models", str(model), "engine"), f"is no row of engines ({known})")
+    run = about.get("run")
+    if isinstance(run, dict) and bool(run.get("sleep_command")) != bool(run.get("wake_command")):
+        missing = "wake_command" if run.get("sleep_command") else "sleep_command"
+        text = "is missing: a model is put to sleep only where it can be woken"
+        yield Problem(("models", str(model), "run", missing), text)
     if isinstance(row, dict) and row.get("kind") == "processes" and not about.get("run"):
         yield Problem(("models", str(model), "run"), "is missing: how its server is started")
 
@@ -106,6 +111,25 @@ def effectless_of_engines(settings: Settings) -> Iterator[str]:
                 " kind `processes`"
             )
     yield from _named_twice(settings)
+    yield from _never_asleep(settings)
+
+
+def any_can_sleep(settings: Settings) -> bool:
+    """Some engine or model is configured so that it can be put to sleep."""
+    runs = (about.run for about in settings.models.values())
+    return any(row.sleep for row in settings.engines.values()) or any(
+        run is not None and run.sleep_command for run in runs
+    )
+
+
+def _never_asleep(settings: Settings) -> Iterator[str]:
+    """Ways to sleep that nobody uses."""
+    for name, row in settings.engines.items():
+        if row.sleep and (row.kind != "vllm" or row.elastic):
+            yield f"engines.{name}.sleep: has no effect; it is for a vllm that is not elastic"
+    for model, about in settings.models.items():
+        if about.run is not None and about.run.sleep_command and not settings.gpu.sleep.host_ram_gb:
+            yield f"models.{model}.run.sleep_command: has no effect without gpu.sleep.host_ram_gb"
 
 
 def _named_twice(settings: Settings) -> Iterator[str]:

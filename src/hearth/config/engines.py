@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, Strict
 
 from hearth.config import fields
 from hearth.config.fields import RESTART, Section
+from hearth.types import SleepLevel
 
 EngineKind: TypeAlias = Literal[
     "ollama",
@@ -104,6 +105,14 @@ class RunSettings(Section):
     """
     start_timeout_s: Annotated[fields.Timeout, RESTART] = 300.0
     """Maximum seconds from the start until it is ready."""
+    sleep_command: Annotated[Command, RESTART] = ()
+    """Experimental: command that has the server give the memory of the GPU back, and keep its
+    weights in main memory. Needs `wake_command` (docs/sleep.md).
+    """
+    wake_command: Annotated[Command, RESTART] = ()
+    """Command that wakes it; when it has ended with exit code 0, the server takes requests."""
+    sleep_timeout_s: Annotated[fields.Timeout, RESTART] = 60.0
+    """Maximum seconds that each of these two commands may take."""
     stop: Annotated[Command, RESTART] = ()
     """Command that stops the server, in place of SIGTERM."""
     stop_grace_s: Annotated[fields.Timeout, RESTART] = 10.0
@@ -142,6 +151,10 @@ class EngineSettings(Section):
     first_byte_timeout_s: Annotated[fields.Timeout | None, RESTART] = None
     """Seconds that its models may take to send their first byte. Unset:
     `ollama.first_byte_timeout_s`, but 600 for an elastic engine, which may have to start a machine.
+    """
+    sleep: Annotated[fields.Items[SleepLevel], RESTART] = ()
+    """Experimental, for `vllm`: the levels at which its models may sleep to make room
+    (docs/sleep.md). `offload` keeps the weights in main memory, `discard` only the process.
     """
     ports: Annotated[str, Strict(), AfterValidator(_checked_ports), RESTART] = "15800-15899"
     """For `processes`: the ports that servers are given."""

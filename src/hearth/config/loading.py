@@ -32,6 +32,7 @@ from hearth.config.document import (
     line_of,
 )
 from hearth.config.engine_checks import (
+    any_can_sleep,
     contexts_without_effect,
     effectless_of_engines,
     engine_problems,
@@ -39,7 +40,7 @@ from hearth.config.engine_checks import (
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.mode_checks import mode_problems
 from hearth.config.origins import Origin, SettingPath, written_paths
-from hearth.config.scheduler_settings import GpuSettings, SleepSettings, YieldSettings
+from hearth.config.scheduler_settings import GpuSettings, YieldSettings
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.types import LOCAL_CALLER, SEVERAL_CALLERS, JsonDict, Lane
@@ -479,12 +480,12 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
         yield "gpu.parallel: has no effect; the slots of a llama_server are used (`-np`)"
     yield from contexts_without_effect(settings)
     yield from _effectless_of_gpu(settings.gpu)
+    yield from _effectless_of_sleep(settings)
 
 
 def _effectless_of_gpu(gpu: GpuSettings) -> Iterator[str]:
     if gpu.device == ALL_GPUS and not gpu.nvml:
         yield "gpu.device: has no effect, because gpu.nvml is false"
-    yield from _effectless_of_sleep(gpu.sleep)
     yielding = gpu.yielding
     if yielding.comfyui_gb is not None and not yielding.comfyui:
         yield "gpu.yield.comfyui_gb: has no effect without gpu.yield.comfyui"
@@ -501,9 +502,13 @@ def _effectless_of_gpu(gpu: GpuSettings) -> Iterator[str]:
         yield f"gpu.yield.programs: has no effect with gpu.yield.watch: {yielding.watch}"
 
 
-def _effectless_of_sleep(sleep: SleepSettings) -> Iterator[str]:
+def _effectless_of_sleep(settings: Settings) -> Iterator[str]:
+    sleep = settings.gpu.sleep
     if sleep.host_ram_gb:
-        yield "gpu.sleep.host_ram_gb: has no effect: no engine can keep a model asleep yet"
+        if not any_can_sleep(settings):
+            yield "gpu.sleep.host_ram_gb: has no effect: no engine and no model has a way to sleep"
+        elif not settings.gpu.nvml:
+            yield "gpu.sleep.host_ram_gb: has no effect, because gpu.nvml is false"
         return
     for name in ("max_residual_gb", "policy"):
         if name in sleep.model_fields_set:

@@ -8,7 +8,7 @@ fake of the tests, and an echo that shows how little an engine needs.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from hearth.dialects.gojson import JsonObject
@@ -190,6 +190,9 @@ class Engine(Protocol):
         stopped.
         """
 
+    def asleep(self) -> Mapping[str, SleepLevel]:
+        """The models that it has put to sleep, as far as it knows, by their canonical names."""
+
     # Names.
 
     def canonical(self, name: str) -> str:
@@ -242,7 +245,7 @@ class Engine(Protocol):
         """
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        """What is in memory now, by canonical names.
+        """What is in memory now, by canonical names; nothing that sleeps.
 
         Raises BackendTimeout where the engine is there and does not say, as while a model hangs.
         """
@@ -264,10 +267,18 @@ class Engine(Protocol):
         """
 
     async def unload(self, model: str) -> None:
-        """Ask for `model` to be dropped; it may still be listed for a while afterwards.
+        """Ask for `model` to be dropped, awake or asleep; it may still be listed for a while
+        afterwards. One that can only sleep sleeps as deeply as it can.
 
         Raises ModelNotFound (deleted meanwhile, though it may still be in memory), LoadError,
         BackendUnreachable.
+        """
+
+    async def sleep(self, model: str, level: SleepLevel) -> None:
+        """Put a model to sleep at one of its levels; nothing runs on it, and `load` wakes it. What
+        that has freed is not known.
+
+        Raises as `unload`.
         """
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:

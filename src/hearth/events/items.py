@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeAlias, dataclass_transform
 
-from hearth.types import Counted, Lane, MediaKind, Outcome, RequestId, ResumeMode, Sequence
+from hearth.types import (
+    Counted,
+    Lane,
+    MediaKind,
+    Outcome,
+    RequestId,
+    ResumeMode,
+    Sequence,
+    SleepLevel,
+)
 
 DEBUG = 10
 INFO = 20
@@ -364,6 +373,41 @@ class EngineMovedModels(Event):
 
     appeared: tuple[str, ...]
     vanished: tuple[str, ...]
+
+
+SleepStep: TypeAlias = Literal["sleep", "wake"]
+
+
+class ModelPutToSleep(Event):
+    """A model made room and sleeps. Fields: `model`; `sleep_level`: offload or discard; `took_s`;
+    `residual_mib`: of the GPU's memory that it still has; `host_mib`: main memory that it takes.
+    """
+
+    model: str
+    sleep_level: SleepLevel
+    took_s: float
+    residual_mib: float
+    host_mib: float
+
+
+class ModelWoken(Event):
+    """A model that slept is in the GPU's memory again. Fields: `model`; `sleep_level`; `took_s`."""
+
+    model: str
+    sleep_level: SleepLevel
+    took_s: float
+
+
+class SleepFailed(Event, level=WARNING):
+    """A model did not go to sleep, kept too much of the GPU's memory, or did not wake; it was
+    stopped. The second failure of a level disables that for the model. Fields: `model`;
+    `sleep_level`; `step`: sleep or wake; `detail`.
+    """
+
+    model: str
+    sleep_level: SleepLevel
+    step: SleepStep
+    detail: str
 
 
 class HomeModelMissing(Event, level=WARNING):

@@ -25,7 +25,7 @@ from hearth.events import HomeModelMissing
 from hearth.execution.engine_watch import EngineWatch
 from hearth.execution.runtime import Runtime
 from hearth.scheduling.inputs import BackendState, ModelsAway, ModelsListed, PolicyChanged
-from hearth.types import InstalledModel, LoadedModel, LoadOptions, ResidentModel
+from hearth.types import InstalledModel, LoadedModel, LoadOptions, ResidentModel, SleepLevel
 
 LIST_INTERVAL_S = 1.0
 """The list of models is read at most this often for names that are not in it."""
@@ -381,8 +381,7 @@ class BackendWatch:
         file_mib = {
             name: model.file_mib for name, model in installed.items() if model.file_mib is not None
         }
-        levels = {name: self._engines.of(name).sleeps(name) for name in names}
-        sleeps = {name: found for name, found in levels.items() if found}
+        sleeps = self._sleeps_of(names)
         if self._engines.is_plain and self._engines.loads_on_request:
             saves = self._engines.first.engine.saves
             return ModelsListed(
@@ -406,6 +405,17 @@ class BackendWatch:
                 if (spill_s := self._engines.row_of(name).spill_s) is not None
             },
         )
+
+    def _sleeps_of(self, names: Collection[str]) -> dict[str, tuple[SleepLevel, ...]]:
+        """The levels at which models can sleep: none in unified memory, of which that frees
+        nothing, and none where no reading of the card could show what it has freed.
+        """
+        tracker = self._runtime.tracker
+        if tracker.is_unified or tracker.memory_used_mib is None:
+            return {}
+        own_name = self._engines.own_name
+        levels = {name: self._engines.of(name).sleeps(own_name(name)) for name in names}
+        return {name: found for name, found in levels.items() if found}
 
     def scheduler_settings(self) -> SchedulerSettings:
         """Those in force, with each model under its one name; with the slots that the model server

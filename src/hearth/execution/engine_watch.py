@@ -8,7 +8,7 @@ work, which the executor's first-byte timeout watches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from hearth.events import (
 from hearth.execution.runtime import Runtime
 from hearth.execution.tasks import WakeableSleep
 from hearth.scheduling.inputs import Drifted, Loaded, Unloaded
-from hearth.types import ResidentModel
+from hearth.types import ResidentModel, SleepLevel
 
 DOWN_CHECK_INTERVAL_S = 1.0
 """Recovery is noticed this fast; a look at a closed port costs next to nothing."""
@@ -71,6 +71,7 @@ class EngineWatch:
         self.resident: tuple[ResidentModel, ...] = ()
         self.offloaded: frozenset[str] = frozenset()
         """Models that run, wholly or in part, on the CPU, though there is a GPU."""
+        self._asleep: Mapping[str, SleepLevel] = {}
         self._engines = engines
         self._whole = whole
         self._refresh = refresh
@@ -150,6 +151,7 @@ class EngineWatch:
             seen = self._named(listed)
             self._note_offloaded(before, seen)
             self._reconcile(seen)
+            self._note_sleepers(seen)
             if self._swaps_begun == begun_before:  # else it may be we who loaded it
                 self._note_reloaded(before, seen)
         self._swaps_begun = begun_before
@@ -253,6 +255,18 @@ class EngineWatch:
         )
         if self.up:
             self._drifted(appeared=appeared, vanished=vanished)
+
+    def _note_sleepers(self, seen: dict[str, ResidentModel]) -> None:
+        """Report those that sleep no more and are not awake: their process has ended."""
+        before = self._asleep
+        own = self.row.engine.asleep()
+        self._asleep = {
+            self._whole.known_name(self._engines.called(self.row, name)): level
+            for name, level in own.items()
+        }
+        gone = [name for name in before if name not in self._asleep and name not in seen]
+        if gone:
+            self._post(Drifted(appeared=(), vanished=tuple(Unloaded(model=name) for name in gone)))
 
     def _note_reloaded(
         self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]

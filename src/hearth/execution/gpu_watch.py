@@ -24,6 +24,7 @@ from hearth.execution.energy import EnergyMeter
 from hearth.execution.gpu_tracker import CardUse
 from hearth.execution.runtime import Runtime
 from hearth.execution.unified_memory import as_card
+from hearth.main_memory import read_main_memory
 from hearth.ports import GpuReader
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import GpuProcess, GpuReading, ResidentModel
@@ -36,6 +37,8 @@ NEWS_MIB = 128.0
 """A desktop's memory breathes; smaller changes of what others hold are no news for the
 scheduler.
 """
+HOST_NEWS_MIB = 512.0
+"""The same of main memory, which programs and the cache of files move all the time."""
 RISING_BEAT_S = 1.0
 """How often the card is read while other programs take memory and `gpu.yield` follows that."""
 RELEASE_S = 5.0
@@ -167,6 +170,7 @@ class GpuWatch:
             capacity_mib=self._shared.capacity_mib,
             foreign_mib=self._shared.use.foreign_mib or 0.0,
             unified=self._shared.unified,
+            host_free_mib=self._host_free_mib(),
         )
         before = self._posted
         if (
@@ -174,9 +178,17 @@ class GpuWatch:
             or before.capacity_mib != sample.capacity_mib
             or before.unified != sample.unified
             or abs(sample.foreign_mib - before.foreign_mib) >= NEWS_MIB
+            or abs((sample.host_free_mib or 0.0) - (before.host_free_mib or 0.0)) >= HOST_NEWS_MIB
         ):
             self._posted = sample
             self._runtime.post(sample)
+
+    def _host_free_mib(self) -> float | None:
+        """What models that sleep could still have; nobody asks where none is to sleep."""
+        if not self._runtime.settings.gpu.sleep.host_ram_gb:
+            return None
+        memory = read_main_memory()
+        return None if memory is None else memory.available_mib
 
 
 class _Shared:

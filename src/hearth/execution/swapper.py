@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from math import inf
 from typing import NamedTuple
 
 from hearth.clock import wait_running
+from hearth.config.choices import MIB_PER_GB
 from hearth.engines.table import EngineTable
 from hearth.errors import (
     BackendUnreachable,
@@ -38,10 +40,12 @@ from hearth.errors import (
     ModelNotFound,
     SwapTimedOut,
 )
+from hearth.events import ModelPutToSleep, ModelWoken, SleepFailed, SleepStep
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import NEWS_MIB, unclaimed_mib
 from hearth.execution.runtime import Runtime
 from hearth.execution.tasks import cancel_all
+from hearth.main_memory import read_main_memory
 from hearth.scheduling.inputs import (
     Input,
     LoadAborted,
@@ -50,10 +54,12 @@ from hearth.scheduling.inputs import (
     Unloaded,
     UnloadFailed,
 )
-from hearth.types import ResidentModel
+from hearth.types import ResidentModel, SleepLevel
 
 UNLOAD_TIMEOUT_S = 15.0
 """The slowest engine waits 5 s for VRAM to come back; past three times that a model is stuck."""
+SLEEP_TIMEOUT_S = 120.0
+"""To copy 40 GB into main memory takes some 10 s where it is not short."""
 CUT_TIMEOUT_S = 2.0
 """A load that is given up is over within a second (6 of 6 measured)."""
 CUT_SLACK_MIB = 512.0
@@ -184,8 +190,10 @@ class Swapper:
         failed = LoadAborted(model=model, clean=False, gone=False)
         self._spawn(self._cut(model), f"cut {model}", failed)
 
-    def unload(self, model: str) -> None:
-        self._spawn(self._unload(model), f"unload {model}", UnloadFailed(model=model))
+    def unload(self, model: str, level: SleepLevel | None = None) -> None:
+        """Stop it, or put it to sleep."""
+        work = self._unload(model) if level is None else self._put_to_sleep(model, level)
+        self._spawn(work, f"unload {model}", UnloadFailed(model=model))
 
     def _spawn(
         self, work: Coroutine[None, None, None], name: str, broken: Input
@@ -209,8 +217,9 @@ class Swapper:
         if not await self._fits_now(model):
             self._post(LoadFailed(model=model, short=True))
             return
+        failed_level: SleepLevel | None = None
         try:
-            await self._watched_load(model)
+            failed_level = await self._brought(model)
             resident = await self._find(model)
             if resident is None and await self._freed(model):
                 await self._watched_load(model)
@@ -234,7 +243,44 @@ class Swapper:
                 vram_mib=resident.vram_mib or None,
                 size_mib=resident.size_mib or None,
                 embeds=resident.embeds,
+                failed_level=failed_level,
             )
+        )
+
+    async def _brought(self, model: str) -> SleepLevel | None:
+        """Load a model, or wake it. One that does not wake is stopped and started anew, once;
+        returns the level at which it slept then. Raises as `_watched_load`.
+        """
+        asleep = self._asleep(model)
+        began_at = self._runtime.clock.monotonic()
+        try:
+            await self._watched_load(model)
+        except HearthError as error:
+            if asleep is None:
+                raise
+            self._sleep_failed(model, asleep, "wake", error.for_owner().message)
+        else:
+            if asleep is not None:
+                self._woken(model, asleep, began_at)
+            return None
+        await self._drop(model)
+        await self._gone(model)
+        await self._watched_load(model)
+        return asleep
+
+    def _asleep(self, model: str) -> SleepLevel | None:
+        """The level at which its engine knows it to sleep."""
+        return self._engines.of(model).asleep().get(self._engines.own_name(model))
+
+    def _woken(self, model: str, level: SleepLevel, began_at: float) -> None:
+        now = self._runtime.clock.monotonic()
+        woken = ModelWoken(at=now, model=model, sleep_level=level, took_s=now - began_at)
+        self._runtime.events.emit(woken)
+
+    def _sleep_failed(self, model: str, level: SleepLevel, step: SleepStep, why: str) -> None:
+        now = self._runtime.clock.monotonic()
+        self._runtime.events.emit(
+            SleepFailed(at=now, model=model, sleep_level=level, step=step, detail=why)
         )
 
     async def _fits_now(self, model: str) -> bool:
@@ -323,7 +369,8 @@ class Swapper:
         try:
             if load is not None:
                 await cancel_all((load,))
-            if await self._find(model) is not None:
+            is_half_awake = self._asleep(model) is not None
+            if is_half_awake or await self._find(model) is not None:
                 await self._drop(model)
                 await self._gone(model)
         except ModelNotFound:
@@ -374,10 +421,13 @@ class Swapper:
                 raise self._stuck
             await asyncio.sleep(POLL_S)
 
-    async def _unload(self, model: str) -> None:
+    async def _unload(self, model: str, failed_level: SleepLevel | None = None) -> None:
         try:
             await self._drop(model)
             await self._gone(model)
+            if failed_level is not None and self._asleep(model) is not None:
+                await self._watched_load(model)  # as it was, and in the room that it has
+                raise LoadError(f"model '{model}' frees too little asleep, and cannot be stopped")
         except ModelNotFound:
             # deleted while in memory: no call reaches it by name any more, and the model server
             # gives its room to the next load
@@ -385,7 +435,74 @@ class Swapper:
         except HearthError as error:
             self._failed(model, error, UnloadFailed(model=model))
             return
-        self._post(Unloaded(model=model))
+        self._post(Unloaded(model=model, failed_level=failed_level))
+
+    async def _put_to_sleep(self, model: str, level: SleepLevel) -> None:
+        """Put a model to sleep, and see what of the card it still has; too much ends it."""
+        engine = self._engines.of(model)
+        held_mib = self._held_mib(model)
+        before = await self._memory_in_use(model, _now() + LOOK_S)
+        host_before = read_main_memory()
+        began_at = self._runtime.clock.monotonic()
+        residual_mib = inf
+        why = ""
+        try:
+            async with asyncio.timeout(SLEEP_TIMEOUT_S):
+                await engine.sleep(self._engines.own_name(model), level)
+            residual_mib = await self._residual_mib(model, held_mib, before)
+        except ModelNotFound:
+            pass  # deleted while in memory
+        except HearthError as error:
+            why = error.for_owner().message
+        except TimeoutError:
+            why = f"it does not sleep within {SLEEP_TIMEOUT_S:g} s"
+        most_mib = self._runtime.settings.gpu.sleep.max_residual_gb * MIB_PER_GB
+        if residual_mib > most_mib:
+            kept = "an unknown part" if residual_mib == inf else f"{residual_mib:.0f} MiB"
+            why = why or f"it keeps {kept} of the GPU's memory, {most_mib:.0f} MiB are allowed"
+            self._sleep_failed(model, level, "sleep", why)
+            await self._unload(model, failed_level=level)
+            return
+        host_now = read_main_memory()
+        host_mib = 0.0
+        if host_before is not None and host_now is not None:
+            host_mib = max(0.0, host_before.available_mib - host_now.available_mib)
+        self._runtime.events.emit(
+            ModelPutToSleep(
+                at=self._runtime.clock.monotonic(),
+                model=model,
+                sleep_level=level,
+                took_s=self._runtime.clock.monotonic() - began_at,
+                residual_mib=residual_mib,
+                host_mib=host_mib,
+            )
+        )
+        self._post(Unloaded(model=model, level=level, residual_mib=residual_mib, host_mib=host_mib))
+
+    def _held_mib(self, model: str) -> float | None:
+        """What it has of the card, as far as that is known."""
+        loaded = self._loaded.get(model)
+        if loaded is not None and loaded.vram_mib:
+            return loaded.vram_mib
+        resident = self._runtime.view.residents.get(model)
+        return None if resident is None else resident.reserved_mib
+
+    async def _residual_mib(self, model: str, held_mib: float | None, before: MemoryInUse) -> float:
+        """What it still has of the card, once that is little enough, or after the time in which
+        memory becomes free; infinite where that cannot be known.
+        """
+        if held_mib is None or before.card_mib is None:
+            return inf
+        most_mib = self._runtime.settings.gpu.sleep.max_residual_gb * MIB_PER_GB
+        deadline = _now() + FREED_S
+        while True:
+            now = await self._memory_in_use(model, deadline + LOOK_S)
+            if now.card_mib is None:
+                return inf
+            residual_mib = max(0.0, held_mib - max(0.0, before.card_mib - now.card_mib))
+            if residual_mib <= most_mib or _now() >= deadline:
+                return residual_mib
+            await asyncio.sleep(POLL_S)
 
     async def _freed(self, model: str) -> bool:
         """Models made from the same weights are in memory once, under the name loaded first.

@@ -180,10 +180,10 @@ class Effects:
                 stop(sequence)
             case Load(model=model):
                 self._load(action, now)
-            case Unload(model=model):
+            case Unload(model=model, level=level):
                 if model in self._silent:
                     self._report_silence(model, now)
-                self._swapper.unload(model)
+                self._swapper.unload(model, level)
             case Cut(model=model):
                 self._swapper.cut(model)
             case NoteTurn() | NoteHold():

@@ -14,7 +14,7 @@ from hearth.engines.continuations import Opens, RenderedContinuations
 from hearth.engines.llama_server.common_form import SAMPLING, common_form
 from hearth.engines.openai_server.calls import check_request
 from hearth.engines.openai_server.pages import PAGES
-from hearth.types import SleepLevel
+from hearth.engines.sleepless import Sleepless
 
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -33,7 +33,7 @@ API = ServerApi(
 )
 
 
-class LlamaServerTraits:
+class LlamaServerTraits(Sleepless):
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["llama_server"]
@@ -51,11 +51,6 @@ class LlamaServerTraits:
     def saves(model: str) -> bool:
         del model
         return False
-
-    @staticmethod
-    def sleeps(model: str) -> tuple[SleepLevel, ...]:
-        del model
-        return ()
 
     def canonical(self, name: str) -> str:
         """As the server says it."""

@@ -9,7 +9,7 @@ from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
 from hearth.engines.continuations import Opens, RenderedContinuations
-from hearth.types import SleepLevel
+from hearth.engines.sleepless import Sleepless
 
 
 @lru_cache(maxsize=256)
@@ -23,7 +23,7 @@ def canonical_model(name: str) -> str:
     return short if ":" in short.rpartition("/")[2] else f"{short}:latest"
 
 
-class OllamaTraits:
+class OllamaTraits(Sleepless):
     """The part of `Engine` that needs no server; for adapters and for what stands in for one."""
 
     title = ENGINE_TITLES["ollama"]
@@ -47,11 +47,6 @@ class OllamaTraits:
     def saves(model: str) -> bool:
         del model
         return False
-
-    @staticmethod
-    def sleeps(model: str) -> tuple[SleepLevel, ...]:
-        del model
-        return ()
 
     @staticmethod
     def canonical(name: str) -> str:

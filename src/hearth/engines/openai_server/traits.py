@@ -11,7 +11,7 @@ from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.openai_server.calls import check_request
 from hearth.engines.openai_server.pages import PAGES
 from hearth.engines.port import Continuations
-from hearth.types import SleepLevel
+from hearth.engines.sleepless import Sleepless
 
 SAMPLING = (
     "frequency_penalty",
@@ -32,7 +32,7 @@ API = ServerApi(
 )
 
 
-class OpenAiTraits:
+class OpenAiTraits(Sleepless):
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["openai"]
@@ -53,11 +53,6 @@ class OpenAiTraits:
     def saves(model: str) -> bool:
         del model
         return False
-
-    @staticmethod
-    def sleeps(model: str) -> tuple[SleepLevel, ...]:
-        del model
-        return ()
 
     def canonical(self, name: str) -> str:
         """As the server says it."""

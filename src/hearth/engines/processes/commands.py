@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,13 +18,15 @@ _MACRO = re.compile(r"\$\{([^}]*)\}")
 
 @frozen
 class ServerCommand:
-    """What is run: words of the command and of the one that stops it, and the variables of the
-    environment that are set beside Hearth's own.
+    """What is run: words of the command and of those that stop it, put it to sleep and wake it, and
+    the variables of the environment that are set beside Hearth's own.
     """
 
     words: tuple[str, ...]
     stop: tuple[str, ...]
     env: Mapping[str, str]
+    sleep: tuple[str, ...] = ()
+    wake: tuple[str, ...] = ()
 
 
 def command_of(
@@ -48,9 +50,14 @@ def command_of(
 
         return _MACRO.sub(value, text)
 
+    def words_of(name: str, command: Iterable[str]) -> tuple[str, ...]:
+        return tuple(filled(word, f"{name}[{at}]") for at, word in enumerate(command))
+
     return ServerCommand(
-        words=tuple(filled(word, f"command[{at}]") for at, word in enumerate(run.command)),
-        stop=tuple(filled(word, f"stop[{at}]") for at, word in enumerate(run.stop)),
+        words=words_of("command", run.command),
+        stop=words_of("stop", run.stop),
+        sleep=words_of("sleep_command", run.sleep_command),
+        wake=words_of("wake_command", run.wake_command),
         env={name: filled(given, f"env.{name}") for name, given in run.env.items()},
     )
 

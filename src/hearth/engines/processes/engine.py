@@ -169,10 +169,18 @@ class Processes(ProcessesTraits):
     def saves(self, model: str) -> bool:
         return self._conversations is not None and self._conversations.saves(model)
 
-    @staticmethod
-    def sleeps(model: str) -> tuple[SleepLevel, ...]:
-        del model
-        return ()
+    def sleeps(self, model: str) -> tuple[SleepLevel, ...]:
+        server = self.servers.get(model.lower())
+        run = None if server is None else server.settings
+        return ("offload",) if run is not None and run.sleep_command and run.wake_command else ()
+
+    def asleep(self) -> Mapping[str, SleepLevel]:
+        ready = {server.name: server.ready for server in self.servers.values()}
+        return {
+            name: "offload"
+            for name, run in ready.items()
+            if run is not None and run.was_put_to_sleep
+        }
 
     def end_leftovers(self) -> None:
         """Begin to end what gateways have left behind that are no more; loads wait for it."""
@@ -199,7 +207,7 @@ class Processes(ProcessesTraits):
         if server is None:
             return failed(route, HTTPStatus.NOT_FOUND, f"model '{name}' not found")
         run = server.ready
-        if run is None or run.engine is None:
+        if run is None or run.engine is None or run.was_put_to_sleep:
             raise ModelGone
         try:
             return _OfRun(await run.engine.open(call), run)
@@ -288,8 +296,17 @@ class Processes(ProcessesTraits):
             raise LoadError(f"{model} is not started: Hearth is stopping")
         await server.load()
         run = server.ready
-        if run is not None and run.engine is not None and await run.is_asleep():
+        if run is not None and run.was_put_to_sleep:
+            await run.wake()
+        elif run is not None and run.engine is not None and await run.is_asleep():
             await run.engine.load(model, options)
+
+    async def sleep(self, model: str, level: SleepLevel) -> None:
+        del level  # there is one
+        run = self._server(model).ready
+        if run is None:
+            raise LoadError(f"the server of {model} does not run")
+        await run.sleep()
 
     async def unload(self, model: str) -> None:
         await self._server(model).unload()

@@ -24,6 +24,7 @@ from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.openai_server.exchanges import whole_body
 from hearth.engines.port import Engine
 from hearth.engines.processes.commands import ServerCommand
+from hearth.engines.processes.hooks import run_hook
 from hearth.engines.processes.log import ProcessLog
 from hearth.engines.processes.sockets import Listening, listening
 from hearth.engines.processes.tree import Tree
@@ -72,7 +73,8 @@ class Run:
     Attributes:
         ready: done once it is ready; LoadError says why it never will be. engine, resident,
         slots: what its calls go through, what it has in memory, and requests that it serves at the
-        same time, once it is ready. left_over: something of it could not be ended.
+        same time, once it is ready. was_put_to_sleep: by `sleep`. left_over: something of it could
+        not be ended.
     """
 
     def __init__(
@@ -96,7 +98,9 @@ class Run:
         self._clock = clock
         self._vram_mib = vram_mib
         self._engine_for = engine_for
-        self._env = command.env
+        self._command = command
+        self._log = log
+        self.was_put_to_sleep = False
         self._on_exit = on_exit
         loop = asyncio.get_running_loop()
         self.state = State.STARTING
@@ -142,8 +146,26 @@ class Run:
         how = self.tree.exit.result() if self.tree.exit.done() else "was stopped"
         return f"the server of {self._name} {how}: hearth models log {self._name}"
 
+    async def sleep(self) -> None:
+        """Raises LoadError: it may be in any state now."""
+        self.was_put_to_sleep = True  # as far as requests are concerned, whatever comes of it
+        await self._hook(self._command.sleep)
+
+    async def wake(self) -> None:
+        """The same."""
+        await self._hook(self._command.wake)
+        self.was_put_to_sleep = False
+
+    async def _hook(self, words: tuple[str, ...]) -> None:
+        timeout_s = self._settings.sleep_timeout_s
+        await run_hook(words, self.tree.env, timeout_s=timeout_s, log=self._log)
+
     async def is_asleep(self) -> bool:
-        """It has dropped its model by itself, as a llama-server does that was told to."""
+        """It was put to sleep, or has dropped its model by itself, as a llama-server does that was
+        told to.
+        """
+        if self.was_put_to_sleep:
+            return True
         engine = self.engine
         if not isinstance(engine, LlamaServer) or not sleeps_by_itself(self._settings.command):
             return False
@@ -235,7 +257,7 @@ class Run:
                 await asyncio.sleep(pause_s)
                 pause_s = min(MOST_LOOK_S, pause_s * 1.5)
             said = await self._said_of_itself(probe)
-            self.engine = await self._engine_for(self.url, said, self._env)
+            self.engine = await self._engine_for(self.url, said, self._command.env)
             await self._ask_what_it_has(self.engine)
         finally:
             await probe.aclose()

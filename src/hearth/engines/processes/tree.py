@@ -40,7 +40,8 @@ class Tree:
         run: hexadecimal digits that no other run has.
 
     Attributes:
-        exit: how the command has ended, in words that go on from `its server`.
+        env: of its processes, with their mark. exit: how the command has ended, in words that go on
+        from `its server`.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Tree:
         self.exit: asyncio.Future[str] = self._loop.create_future()
         self._guard_ended = asyncio.Event()
         words = (str(grace_s), str(len(command.stop)), *command.stop, *command.words)
+        self.env = {**environ, **command.env, MARK: self._mark}
         self._guard = subprocess.Popen(  # noqa: S603 - a command of the owner's file
             (sys.executable, "-I", "-S", guard.__file__, *words),
-            env={**environ, **command.env, MARK: self._mark},
+            env=self.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
