@@ -20,7 +20,7 @@ from hearth.config.engines import EngineSettings
 from hearth.config.settings import GatewayConfig, GpuSettings, ModelSettings, ServerSettings
 from hearth.events import ItemEnded
 from hearth.gateway import Gateway
-from hearth.types import Sequence
+from hearth.types import Lane, Sequence
 from tests.engines.llama_router.stub import Preset, StubRouter
 from tests.engines.stub_server import StubServer
 from tests.support.home import house_settings
@@ -329,3 +329,31 @@ async def test_metrics_tell_what_is_spoken_and_how_soon(door: Door):
     ):
         assert line in said
     assert "hearth_speech_running{" not in said
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime", SPEECH, "/v1/audio/stream"])
+async def test_a_websocket_of_sound_is_refused_with_the_reason(door: Door, path: str):
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await door.http.ws_connect(door.url + path)
+    assert caught.value.status == 426
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    async with door.http.get(door.url + path, headers=headers) as answer:
+        assert (
+            "a live conversation would keep its model" in (await answer.json())["error"]["message"]
+        )
+
+
+async def test_urgent_work_interrupts_a_recording_which_is_heard_again_from_its_start():
+    async with open_door(models={"Voice": ModelSettings(parallel=1)}) as door:
+        door.server.gate.clear()
+        first = asyncio.create_task(door.upload(wav(1.0)))
+        await until(lambda: len(door.server.asked) == 1)
+        second = asyncio.create_task(door.upload(wav(2.0)))
+        await until(lambda: door.gateway.worker.runtime.view.pending(Lane.EXTERNAL) == 1)
+        ranked = {"json": JSON_BODIES["/v1/rerank"], "headers": {"X-Task-Type": "chat_router"}}
+        urgent = asyncio.create_task(door.post("/v1/rerank", **ranked))
+        await until(lambda: len(door.server.asked) == 2)
+        door.server.gate.set()
+        assert [(await each)[0] for each in (first, second, urgent)] == [200] * 3
+        heard = [asked.file[2] or asked.path for asked in door.server.asked]
+        assert heard == [wav(1.0), "/v1/rerank", wav(1.0), wav(2.0)]

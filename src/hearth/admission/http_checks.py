@@ -154,12 +154,20 @@ def check_framing(headers: RequestHeaders) -> None:
         raise BadRequest("the only supported Transfer-Encoding is chunked")
 
 
-def check_upgrade(headers: RequestHeaders) -> None:
+_LIVE_SOUND = ("/v1/realtime", "/v1/audio/")
+_NO_LIVE_SOUND = (
+    "WebSockets are not supported: a live conversation would keep its model in memory for as long"
+    " as it lasts, and all other requests waiting. Send recordings of a few seconds as HTTP POST to"
+    " /v1/audio/transcriptions, and text to /v1/audio/speech."
+)
+
+
+def check_upgrade(path: str, headers: RequestHeaders) -> None:
     """Raises UpgradeRefused where a WebSocket is asked for; 426 makes Codex go on with POST at
     once, where 405 costs it retries.
     """
     if b"upgrade" in headers.values and headers.text(b"upgrade").lower() == "websocket":
-        raise UpgradeRefused
+        raise UpgradeRefused(_NO_LIVE_SOUND if path.startswith(_LIVE_SOUND) else None)
 
 
 def check_origin(method: str, headers: RequestHeaders, *, forwards: bool = False) -> None:

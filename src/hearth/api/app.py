@@ -99,7 +99,7 @@ class HearthApp:
             if request.path not in PROBED:
                 self._hosts.check_host(request.headers)
             check_framing(request.headers)
-            check_upgrade(request.headers)
+            check_upgrade(request.path, request.headers)
             address = self.routes.find(request)
             if address.shared and self._hosts.admits_origin(request.headers):
                 request.answer.added = cors_headers(request.headers)
