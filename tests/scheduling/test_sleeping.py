@@ -116,6 +116,16 @@ def test_sleepers_give_up_more_where_the_owner_leaves_them_less():
     assert shell.tell(inputs.PolicyChanged(settings=less)) == ["discard a", "discard b"]
 
 
+def test_what_falls_asleep_while_its_engine_is_away_is_taken_for_stopped():
+    shell = shell_of_levels()
+    shell.tell(inputs.Loaded(model="a"))
+    shell.arrive("b")
+    assert shell.said == ["offload a"]
+    shell.tell(inputs.ModelsAway(models=frozenset("a")))
+    shell.slept(0.5, 14.0)
+    assert not shell.device.residency.sleepers.asleep
+
+
 def woken(shell: Shell, level: SleepLevel | None, seconds: float) -> None:
     """`a` is woken from a level while nothing else is in memory."""
     if level is not None:

@@ -21,7 +21,7 @@ from hearth.simulation.measures import comparison, summary
 from hearth.simulation.plots import draw_png
 from hearth.simulation.sleepers import HOST_RAM_GB, WEIGHTS_GB, four_asleep
 from hearth.simulation.traces import parse_trace, trace_text
-from hearth.simulation.workloads import CardLease, SleepCosts, Workload, WorkloadJob
+from hearth.simulation.workloads import CardLease, Outage, SleepCosts, Workload, WorkloadJob
 from hearth.types import Lane, SleepLevel
 from tests.support.examples import EXAMPLES
 from tests.support.invariants import DecisionChecker
@@ -132,7 +132,8 @@ class Watched:
 
 def faulty(rng: Random) -> tuple[Workload, float]:
     """Up to five models of any size and any levels, of whose sleeps and wakes a part fails, beside
-    other programs and callers who disconnect; and the main memory for them.
+    other programs, an engine that goes away and callers who disconnect; and the main memory for
+    them.
     """
     models = [f"m{number}" for number in range(rng.randint(2, 5))]
     sizes_gb = {model: rng.uniform(3.0, 23.0) for model in models}
@@ -159,6 +160,10 @@ def faulty(rng: Random) -> tuple[Workload, float]:
         CardLease(at=rng.uniform(0.0, at), for_s=rng.uniform(5.0, 40.0), gb=rng.uniform(1.0, 24.0))
         for _ in range(rng.choice((0, 0, 2)))
     ]
+    began_at = rng.uniform(0.0, at)
+    away = Outage(
+        began_at=began_at, ended_at=began_at + rng.uniform(5.0, 60.0), models=frozenset(models[:1])
+    )
     host_ram_gb = rng.choice((2.0, 10.0, 24.0, 60.0))
     share = rng.choice((0.05, 0.3, 1.0))
     workload = Workload(
@@ -179,6 +184,7 @@ def faulty(rng: Random) -> tuple[Workload, float]:
         failing_sleeps=frozenset(number for number in range(200) if rng.random() < share),
         failing_wakes=frozenset(number for number in range(200) if rng.random() < share),
         leases=tuple(leases),
+        outages=rng.choice(((), (away,))),
     )
     return workload, host_ram_gb
 
@@ -202,8 +208,9 @@ def test_faults_of_sleep_lose_nobody_and_end_the_level():
         patient = settings.gpu.model_copy(
             update={"yield": settings.gpu.yielding.replace(hold_s=86_400.0)}
         )
-        watched = Watched(replace(settings, gpu=patient), cuts=workload.cut_s is not None)
-        run = simulate(workload, replace(settings, gpu=patient), watched.handle)
+        settings = replace(settings, gpu=patient, wait_when_down_s=86_400.0)
+        watched = Watched(settings, cuts=workload.cut_s is not None)
+        run = simulate(workload, settings, watched.handle)
         stuck = [record.sequence for record in run.records if record.ended is None]
         lost = [
             record.sequence

@@ -213,8 +213,8 @@ class Sleepers:
             self.strike(fact.model, fact.failed_level)
         before = self.asleep.get(fact.model)
         self._drop(fact.model)
-        if fact.level is None:
-            return
+        if fact.level is None or self._listing.is_away(fact.model):
+            return  # nothing is known of what sleeps where nobody answers
         rest = Rest(fact.residual_mib, fact.host_mib)
         self._learned[fact.model, fact.level] = rest
         used_at = last_used_at if before is None else before.last_used_at
