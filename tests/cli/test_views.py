@@ -658,6 +658,8 @@ def test_models_begin_with_those_in_memory_and_an_empty_list_is_said():
         shown = lines(view("models", {"models": [HOME | {"name": LONG}, DISK]}), columns=columns)
         assert (shown[0], f"{LONG} home" in shown[1]) == (head, True)
     odd = {"name": HOSTILE, "resident": True, "vram_mib": "much", "running": True}
+    asleep = {"name": "b", "resident": False, "asleep": "offload", "installed": True}
+    assert "asleep (offload)" in lines(view("models", {"models": [asleep]}))[1]
     assert lines(view("models", {"models": [odd]}))[1] == "\ufffd[2Jx in memory 0 of 0 - - -"
     for found in EMPTY:
         assert lines(view("log", {"items": found})) == ["no finished request matches"]

@@ -87,6 +87,7 @@ async def test_a_model_that_makes_room_sleeps_and_its_next_request_wakes_it():
         server: Any = house.ollama
         steps = [step for step in server.done if step not in ("load a", "load b")]
         assert steps == ["sleep a", "sleep b", "wake a", "sleep a", "wake b"]
+        assert house.gateway.engines.asleep() == {"a:latest": "offload"}
         assert len(house.events.of(ModelPutToSleep)) == 3
         assert len(house.events.of(ModelWoken)) == 2
         assert house.events.of(SleepFailed) == []

@@ -16,7 +16,7 @@ from hearth.execution.engine_watch import EngineWatch
 from hearth.gateway import Gateway
 from hearth.scheduling.estimates import Measured
 from hearth.scheduling.warm import Warmth
-from hearth.types import InstalledModel, JsonDict, frozen
+from hearth.types import InstalledModel, JsonDict, SleepLevel, frozen
 
 PULL_PATH = "/api/pull"
 DELETE_PATH = "/api/delete"
@@ -69,6 +69,7 @@ class ModelPages:
             measured=view.measured(),
             warmth={model: view.warmth(model, now) for model in view.residents},
             saved=view.saved_conversations(),
+            asleep={known(name): level for name, level in gateway.engines.asleep().items()},
             pinned=gateway.orders.pinned,
             aliases=aliases,
         )
@@ -87,6 +88,7 @@ class _Facts:
     measured: Mapping[str, Measured]
     warmth: Mapping[str, Warmth]
     saved: Mapping[str, int]
+    asleep: Mapping[str, SleepLevel]
     pinned: str | None
     aliases: Mapping[str, list[str]]
 
@@ -100,6 +102,7 @@ class _Facts:
         return {
             "engines": engines,
             "loads": self.loads(name),
+            "asleep": self.asleep.get(name),
             "file_mib": _rounded(listed.file_mib),
             "need_mib": _rounded(self.need_mib(name)),
             "context_tokens": self.context_tokens.get(name),

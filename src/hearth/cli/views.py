@@ -177,6 +177,8 @@ def _phase_of_model(model: Json) -> str:
         return f"{known}, partly on the CPU" if flag(model, "offloaded") else known
     if flag(model, "away"):
         return "away, its engine is down"
+    if level := text(model, "asleep"):
+        return f"asleep ({level})"
     return "on the disk" if flag(model, "installed") else "not installed"
 
 

@@ -21,7 +21,7 @@ from hearth.engines.port import Continuations, Engine
 from hearth.engines.process_memory import is_here
 from hearth.engines.processes.engine import Processes
 from hearth.errors import BackendUnreachable
-from hearth.types import InstalledModel, ResidentModel, frozen
+from hearth.types import InstalledModel, ResidentModel, SleepLevel, frozen
 
 MOST_SPELLED = 1024
 """Names of which the common spelling is remembered."""
@@ -365,6 +365,14 @@ class EngineTable:
             replace(model, name=callers.get(model.name.lower()) or self._common(model.name))
             for model in models
         )
+
+    def asleep(self) -> dict[str, SleepLevel]:
+        """What all rows have put to sleep, by the names that callers use."""
+        return {
+            self.called(row, name): level
+            for row in self.rows.values()
+            for name, level in row.engine.asleep().items()
+        }
 
     async def resident_on_card(self) -> tuple[ResidentModel, ...]:
         """What all rows have on the card; one whose server is gone has nothing there. Raises
