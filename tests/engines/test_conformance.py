@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hearth.clock import SystemClock
-from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
+from hearth.dialects.routes import INFO_ROUTES, MANAGEMENT_ROUTES, WORK_ROUTES
 from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import EmulatedModel
 from hearth.engines.llama_router.engine import LlamaRouter
@@ -193,7 +193,7 @@ async def generate(engine: Engine, model: str = MODEL) -> Exchange:
 async def test_it_says_what_it_is_and_which_of_the_known_addresses_it_serves(engine: Engine):
     assert engine.title
     assert engine.addresses
-    assert {*engine.addresses} <= {*INFERENCE_ROUTES, *INFO_ROUTES, *MANAGEMENT_ROUTES}
+    assert {*engine.addresses} <= {*WORK_ROUTES, *INFO_ROUTES, *MANAGEMENT_ROUTES}
     assert MODEL in engine.how_to_install(MODEL)
     assert await engine.version()
 
