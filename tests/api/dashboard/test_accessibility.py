@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
 
 pytest.importorskip(
     "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
 )
 
-from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from tests.api.dashboard.browsing import KEYS, house_with, opened, whole_house
+from tests.api.dashboard.looking import violations
 from tests.support.home import LLAMA, SLOW
-
-LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (
-    ("light", 1440),
-    ("dark", 1440),
-    ("dark", 390),
-)
-
-
-async def violations(page: Page) -> list[str]:
-    """What axe says against the page as it is, in each look."""
-    found = []
-    for scheme, width in LOOKS:
-        await page.set_viewport_size({"width": width, "height": 900})
-        await page.emulate_media(color_scheme=scheme)
-        results = await Axe().run(page)
-        found += [
-            f"{page.url} {scheme} {width} {each['id']} {node['target']}: {node['failureSummary']}"
-            for each in results.response["violations"]
-            for node in each["nodes"]
-        ]
-    return found
 
 
 async def test_axe_finds_nothing_on_any_page(browser, tmp_path):

@@ -5,8 +5,6 @@ fingers hit its buttons.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -18,37 +16,17 @@ from playwright.async_api import Page, expect
 
 from tests.api.dashboard.browsing import KEYS, house_with, opened, whole_house
 from tests.api.dashboard.full_state import AT, frame_of, full_state
-
-MOST_SHIFT = 0.05
-COUNT_SHIFTS = """
-globalThis.shift = 0;
-new PerformanceObserver((list) => {
-  for (const each of list.getEntries()) if (!each.hadRecentInput) shift += each.value;
-}).observe({ type: 'layout-shift', buffered: true });
-"""
-GROUNDS = {"dark": "#0d0f13", "light": "#f4f5f7"}
-LEAST = {"text": 4.5, "stroke": 3.0}
-"""Contrast of WCAG 2.2 at level AA: 1.4.3 for text, 1.4.11 for what shows where a control is and
-for what a chart draws.
-"""
-TARGET_PX = 44
-PHONE_PX = 390
-PHONE_HEIGHT_PX = 844
-LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (
-    ("light", 1440),
-    ("dark", 1440),
-    ("dark", PHONE_PX),
+from tests.api.dashboard.looking import (
+    COUNT_SHIFTS,
+    LOOKS,
+    MOST_SHIFT,
+    PHONE_PX,
+    Fault,
+    faults_of,
+    look,
 )
-MEASURE = Path(__file__).with_name("measure.js").read_text()
-DRAWN = [
-    "--accent",
-    "--swap",
-    "--bad",
-    "--internal",
-    "--external",
-    *(f"--shade-{number}" for number in range(8)),
-]
-"""What is drawn on a canvas or around what has the focus, where nothing else can measure it."""
+
+PHONE_HEIGHT_PX = 844
 SUMS = dict.fromkeys(("requests", "prompt_tokens", "output_tokens", "wait_p95_s"), 9.0) | {
     "failed": 3,
     "swap_share": 0.5,
@@ -116,7 +94,7 @@ async def places(page: Page) -> AsyncIterator[str]:
 
 
 async def test_text_and_lines_stand_out_and_fingers_hit_every_button(browser):
-    faults: dict[tuple[str, ...], float] = {}
+    faults: dict[Fault, float] = {}
     async with house_with("a:1", "b:1", keys=KEYS) as house:
         page = (
             await opened(
@@ -126,19 +104,8 @@ async def test_text_and_lines_stand_out_and_fingers_hit_every_button(browser):
         await page.route("**/llm/history?*", lambda route: route.fulfill(json=HISTORY))
         async for place in places(page):
             for scheme, width in LOOKS:
-                await page.set_viewport_size({"width": width, "height": 900})
-                await page.emulate_media(color_scheme=scheme)
-                measured = await page.evaluate(MEASURE, DRAWN)
-                assert measured["ground"] == GROUNDS[scheme]
-                assert measured["text"]
-                assert measured["target"]
-                least = LEAST | {"target": TARGET_PX if width == PHONE_PX else 0.0}
-                for kind, limit in least.items():
-                    faults |= {
-                        (place, scheme, kind, what): value
-                        for what, value in measured[kind]
-                        if value < limit
-                    }
+                await look(page, scheme, width)
+                faults |= await faults_of(page, scheme, width, place)
     assert faults == {}
 
 

@@ -15,16 +15,15 @@ pytest.importorskip(
 from playwright.async_api import Locator, Page, expect
 
 from tests.api.dashboard.browsing import Site, opened, whole_house
-from tests.api.dashboard.test_accessibility import violations
-from tests.api.dashboard.test_design import (
+from tests.api.dashboard.looking import (
     COUNT_SHIFTS,
-    DRAWN,
-    LEAST,
     LOOKS,
-    MEASURE,
     MOST_SHIFT,
-    PHONE_PX,
-    TARGET_PX,
+    Fault,
+    faults_of,
+    fits,
+    look,
+    violations,
 )
 from tests.support.sql import run_sql
 
@@ -130,18 +129,10 @@ async def test_the_history_stands_out_and_fits_every_screen(browser, house):
     await chart(page, "Answer tokens").locator(".u-over").hover()
     await expect(chart(page, "Answer tokens").locator(".readout")).to_contain_text("caller 11")
     assert await page.evaluate("shift") <= MOST_SHIFT
-    faults: dict[tuple[str, int, str, str], float] = {}
+    faults: dict[Fault, float] = {}
     for scheme, width in (*LOOKS, ("light", 360), ("dark", 3840)):
-        await page.set_viewport_size({"width": width, "height": 900})
-        await page.emulate_media(color_scheme=scheme)
-        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        measured = await page.evaluate(MEASURE, DRAWN)
-        least = LEAST | {"target": TARGET_PX if width <= PHONE_PX else 0.0}
-        for kind, limit in least.items():
-            faults |= {
-                (scheme, width, kind, what): value
-                for what, value in measured[kind]
-                if value < limit
-            }
+        await look(page, scheme, width)
+        assert await fits(page)
+        faults |= await faults_of(page, scheme, width)
     assert faults == {}
     assert await violations(page) == []

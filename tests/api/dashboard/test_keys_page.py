@@ -24,8 +24,16 @@ from playwright.async_api import Page, expect
 from hearth.admission.auth import digest_of
 from hearth.config.loading import load_gateway_config
 from tests.api.dashboard.browsing import KEYS, Site, house_with, opened, whole_house
-from tests.api.dashboard.test_accessibility import violations
-from tests.api.dashboard.test_design import COUNT_SHIFTS, MEASURE, MOST_SHIFT, TARGET_PX
+from tests.api.dashboard.looking import (
+    COUNT_SHIFTS,
+    LOOKS,
+    MOST_SHIFT,
+    Fault,
+    faults_of,
+    fits,
+    look,
+    violations,
+)
 from tests.support.home import LLAMA
 
 DOCS = Path(__file__).parents[3] / "docs" / "clients"
@@ -189,29 +197,20 @@ async def test_the_command_to_paste_works_below_the_path_of_a_proxy(browser):
 
 
 async def test_the_page_does_not_move_and_fingers_hit_every_button(browser, tmp_path):
-    faults: dict[tuple[object, ...], float] = {}
+    faults: dict[Fault, float] = {}
     async with home(tmp_path) as house:
-        for scheme, width in (("dark", 1440), ("light", 1440), ("light", 360)):
+        for scheme, width in (*LOOKS, ("light", 360)):
             path = "/dashboard/keys?new=1&for=codex"
             watched = await opened(
                 browser, house, path=path, key="hearth_owner", width=width, script=COUNT_SHIFTS
             )
             page = watched.page
-            await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            await look(page, scheme, width)
             await expect(page.locator(".caller-card")).to_have_count(3)
             await expect(page.locator(".connect")).to_be_visible()
             assert await page.evaluate("shift") <= MOST_SHIFT
-            assert await page.evaluate(
-                "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-            )
-            measured = await page.evaluate(MEASURE, [])
-            least = {"text": 4.5, "stroke": 3.0, "target": TARGET_PX if width == 360 else 0.0}
-            faults |= {
-                (scheme, width, kind, what): value
-                for kind, limit in least.items()
-                for what, value in measured[kind]
-                if value < limit
-            }
+            assert await fits(page)
+            faults |= await faults_of(page, scheme, width)
             await page.close()
     assert faults == {}
 

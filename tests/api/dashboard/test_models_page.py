@@ -18,7 +18,7 @@ pytest.importorskip(
 from playwright.async_api import expect
 
 from tests.api.dashboard.browsing import KEYS, house_with, opened, whole_house
-from tests.api.dashboard.test_design import COUNT_SHIFTS, MOST_SHIFT
+from tests.api.dashboard.looking import COUNT_SHIFTS, MOST_SHIFT
 from tests.support.home import EMBEDDER, LLAMA
 
 MODELS = "/dashboard/models"

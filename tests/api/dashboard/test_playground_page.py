@@ -21,7 +21,7 @@ pytest.importorskip(
 from playwright.async_api import FilePayload, Page, Request, expect
 
 from tests.api.dashboard.browsing import KEYS, house_with, opened, whole_house
-from tests.api.dashboard.test_design import COUNT_SHIFTS, MOST_SHIFT
+from tests.api.dashboard.looking import COUNT_SHIFTS, MOST_SHIFT
 from tests.support.home import SLOW
 from tests.support.patience import until
 

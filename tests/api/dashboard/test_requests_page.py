@@ -22,8 +22,7 @@ from hearth.observability.logs import LogLine
 from hearth.observability.recent_lines import RecentLines
 from hearth.types import Outcome, RequestId
 from tests.api.dashboard.browsing import KEYS, Site, house_with, opened, whole_house
-from tests.api.dashboard.test_accessibility import violations
-from tests.api.dashboard.test_design import COUNT_SHIFTS, MEASURE, MOST_SHIFT, TARGET_PX
+from tests.api.dashboard.looking import COUNT_SHIFTS, MEASURE, MOST_SHIFT, TARGET_PX, violations
 from tests.storage.house import ended
 from tests.support.home import LLAMA
 

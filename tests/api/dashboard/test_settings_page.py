@@ -18,7 +18,15 @@ from playwright.async_api import Locator, Page, expect
 
 from hearth.admission.auth import digest_of
 from tests.api.dashboard.browsing import Site, opened, whole_house
-from tests.api.dashboard.test_design import COUNT_SHIFTS, MEASURE, MOST_SHIFT, TARGET_PX
+from tests.api.dashboard.looking import (
+    COUNT_SHIFTS,
+    LOOKS,
+    MOST_SHIFT,
+    Fault,
+    faults_of,
+    fits,
+    look,
+)
 
 FILE = f"""\
 auth:
@@ -139,29 +147,20 @@ async def test_others_see_the_modes_and_switch_with_the_right(
 
 
 async def test_the_page_stays_still_and_fits_every_screen(browser, tmp_path):
-    faults: dict[tuple[object, ...], float] = {}
+    faults: dict[Fault, float] = {}
     async with home(tmp_path) as (house, _):
         house.gateway.modes.switch("gaming", by="owner")
-        for scheme, width in (("dark", 1440), ("light", 1440), ("dark", 360)):
+        for scheme, width in (*LOOKS, ("light", 360)):
             path = "/dashboard/settings?show=all"
             watched = await opened(
                 browser, house, path=path, key="hearth_owner", width=width, script=COUNT_SHIFTS
             )
             page = watched.page
-            await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            await look(page, scheme, width)
             await expect(row(page, "max_external_depth")).to_be_visible()
             await expect(page.locator(".saved-file")).to_contain_text("It says what is in force")
             assert await page.evaluate("shift") <= MOST_SHIFT
-            assert await page.evaluate(
-                "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-            )
-            measured = await page.evaluate(MEASURE, [])
-            least = {"text": 4.5, "stroke": 3.0, "target": TARGET_PX if width == 360 else 0.0}
-            faults |= {
-                (scheme, width, kind, what): value
-                for kind, limit in least.items()
-                for what, value in measured[kind]
-                if value < limit
-            }
+            assert await fits(page)
+            faults |= await faults_of(page, scheme, width)
             await page.close()
     assert faults == {}
