@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
+from math import inf
 
 import pytest
 
@@ -18,6 +19,7 @@ def found(content: bytes) -> Audio | None:
     def read(place: int, size: int) -> bytes:
         reads.append(size)
         assert place >= 0
+        assert size >= 0  # a file is not read backwards
         return content[place : place + size]
 
     audio = audio_in(read, len(content))
@@ -76,8 +78,10 @@ def element(kind: bytes, content: bytes) -> bytes:
     return kind + struct.pack(">Q", (1 << 56) | len(content)) + content
 
 
-def webm(*, duration: bytes = b"", live: bool = False) -> bytes:
-    scale = element(b"\x2a\xd7\xb1", b"\x0f\x42\x40")
+def webm(
+    *, duration: bytes = b"", live: bool = False, nanoseconds: bytes = b"\x0f\x42\x40"
+) -> bytes:
+    scale = element(b"\x2a\xd7\xb1", nanoseconds)
     length = element(b"\x44\x89", duration) if duration else b""
     info = element(b"\x15\x49\xa9\x66", scale + length)
     content = info + element(b"\x1f\x43\xb6\x75", bytes(100_000))
@@ -85,6 +89,11 @@ def webm(*, duration: bytes = b"", live: bool = False) -> bytes:
     if live:
         return head + b"\x18\x53\x80\x67\x01" + b"\xff" * 7 + content
     return head + element(b"\x18\x53\x80\x67", content)
+
+
+def webm_of(info: bytes) -> bytes:
+    head = element(b"\x1a\x45\xdf\xa3", b"\x42\x86\x81\x01")
+    return head + element(b"\x18\x53\x80\x67", element(b"\x15\x49\xa9\x66", info) + bytes(4000))
 
 
 XING = b"Xing" + struct.pack(">II", 1, 1000)
@@ -126,6 +135,8 @@ UNSAID = {
     "m4a in fragments": mp4(1000, 0),
     "m4a without a head": box(b"ftyp", b"M4A ") + box(b"mdat", bytes(4000)),
     "webm of a browser": webm(live=True),
+    "webm of no number": webm(duration=struct.pack(">f", inf), nanoseconds=b"\0"),
+    "webm whose last head reaches over its end": webm_of(b"\x44\x89\x01"),
     "wav without a format": b"RIFF\0\0\0\0WAVE" + struct.pack("<4sI", b"data", 4) + bytes(4000),
     "wav cut within its head": b"RIFF\0\0\0\0WAVEfmt ",
     "aac": b"\xff\xf1" + bytes(4000),

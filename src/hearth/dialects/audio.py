@@ -238,13 +238,14 @@ def _info_s(read: Read, begin: int, end: int) -> float | None:
     nanoseconds = 1_000_000
     units = 0.0
     for kind, start, until in _elements(read, begin, end):
-        data = read(start, min(8, until - start))
+        data = read(start, max(0, min(8, until - start)))  # its head may reach over the end
         if kind == _SCALE:
             nanoseconds = int.from_bytes(data, "big")
         elif kind == _DURATION:
             units = struct.unpack(">f" if len(data) == 4 else ">d", data)[0]
+    duration_s = units * nanoseconds / 1e9
     # a browser that records leaves it out; no number is not larger than nothing
-    return units * nanoseconds / 1e9 if units > 0 else None
+    return duration_s if duration_s > 0 else None
 
 
 _CONTAINERS: tuple[tuple[re.Pattern[bytes], str, _Measure | None], ...] = (
