@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,7 +19,14 @@ import pytest
 
 from hearth.bootstrap import running_gateway
 from hearth.config.engines import EngineSettings
-from hearth.config.settings import GatewayConfig, GpuSettings, ModelSettings, ServerSettings
+from hearth.config.settings import (
+    CallerLimits,
+    GatewayConfig,
+    GpuSettings,
+    ModelSettings,
+    RateLimitSettings,
+    ServerSettings,
+)
 from hearth.events import ItemEnded
 from hearth.gateway import Gateway
 from hearth.types import Lane, Sequence
@@ -195,6 +204,7 @@ MODEL = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nvoice\r\n'
 FILE = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n%b\r\n'
 END = b"--b--\r\n"
 MANY = b"".join(MODEL.replace(b'"model"', b'"%d"' % number) for number in range(65))
+MANY_ALIKE = 65 * MODEL.replace(b'"model"', b'"include[]"')
 ODD_FORMS = {
     "cut": (MODEL + FILE % wav(1.0), "the form is incomplete"),
     "no file": (MODEL + END, "file: send one"),
@@ -206,6 +216,7 @@ ODD_FORMS = {
     "a name that is none": (MODEL.replace(b"voice", b"a b") + FILE % b"" + END, "invalid model"),
     "no form": (b"{}", "not a valid form"),
     "too many fields": (MANY + END, "too many fields"),
+    "too many fields of one name": (MANY_ALIKE + END, "too many fields"),
     "a long field": (MODEL.replace(b"voice", b"v" * 70_000) + END, "too long"),
 }
 
@@ -218,6 +229,27 @@ async def test_an_upload_that_is_none_is_refused_before_it_is_queued(door: Door,
     assert text in said["error"]["message"]
     assert set(said["error"]) >= {"message", "type", "param", "code"}
     assert door.server.asked == []
+
+
+async def test_uploads_that_came_in_vain_count_as_requests():
+    limits = RateLimitSettings(default=CallerLimits(requests_per_minute=2))
+    async with open_door(rate_limits=limits) as door:
+        statuses = [(await door.upload(b"words"))[0] for _ in range(3)]
+        assert statuses == [400, 400, 429]
+
+
+async def test_nothing_of_a_recording_is_left_on_the_disk(door: Door):
+    def spooled() -> list[str]:
+        links = [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
+        return [link for link in links if "/hearth-" in link]
+
+    gc.disable()
+    try:
+        assert (await door.upload(wav(1.0)))[0] == 200
+        assert (await door.upload(b"words"))[0] == 400
+        await until(lambda: not spooled())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("chunked", [False, True])

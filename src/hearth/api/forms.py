@@ -131,7 +131,7 @@ class FileForm:
 
     def _end_headers(self) -> None:
         if self._name != b"file":
-            if len(self.fields) >= self._max_fields:
+            if len(self.others) >= self._max_fields:  # those of one name count each
                 raise BadRequest("the form has too many fields")
         elif self.filename is not None:
             raise BadRequest("file: send one")

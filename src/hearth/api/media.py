@@ -22,7 +22,7 @@ from hearth.dialects.audio import Audio, audio_in
 from hearth.dialects.media import MediaRequest, check_name, naming, read_media
 from hearth.dialects.request import Envelope
 from hearth.dialects.routes import MEDIA_ROUTES, Route
-from hearth.errors import BadRequest, BodyTooLarge, NoRoomForBodies, NotFound
+from hearth.errors import BadRequest, BodyTooLarge, CallerError, NoRoomForBodies, NotFound
 from hearth.gateway import Gateway
 from hearth.types import JSON_BODY, MIB, BackendCall, Headers
 
@@ -79,8 +79,13 @@ class Media:
         queued. Raises HearthError where it is refused.
         """
         route = MEDIA_ROUTES[request.path]
-        form, asked = await self._received(request, body)
-        audio = await asyncio.to_thread(_checked_audio, form.file)
+        came = self._form_of(request)
+        try:
+            form, asked = await self._received(came, body)
+            audio = await asyncio.to_thread(_checked_audio, form.file)
+        except CallerError:
+            body.admission.count_refused()
+            raise
         media_type = f"multipart/form-data; boundary={form.boundary}".encode()
         headers = ((b"content-type", media_type), *_forwarded(request))
 
@@ -93,20 +98,30 @@ class Media:
         envelope = self._envelope(route, asked, own_name, audio_s=audio.duration_s)
         await self.relay(request, body, route, envelope, call_on)
 
-    async def _received(
-        self, request: Request, body: RequestBody
-    ) -> tuple[SpooledForm, MediaRequest]:
-        """The form, once all of it has come. Raises BadRequest, BodyTooLarge, NoRoomForBodies."""
+    @property
+    def _limit_bytes(self) -> int:
+        return int(self._gateway.settings.server.max_upload_mib * MIB)
+
+    def _form_of(self, request: Request) -> FileForm:
+        """One of which nothing has come. Raises UnsupportedMedia, BadRequest, BodyTooLarge by what
+        the headers say.
+        """
         boundary = boundary_of(request.headers.text(b"content-type"))
-        limit_bytes = int(self._gateway.settings.server.max_upload_mib * MIB)
         declared = request.headers.values.get(b"content-length", b"")
-        if declared.isdigit() and int(declared[:20]) > limit_bytes + _FORM_BYTES:
-            raise _too_large(limit_bytes)
-        came = FileForm(
+        if declared.isdigit() and int(declared[:20]) > self._limit_bytes + _FORM_BYTES:
+            raise _too_large(self._limit_bytes)
+        return FileForm(
             boundary, max_field_bytes=_FIELD_BYTES, max_fields=_MOST_FIELDS, unnamed="audio"
         )
+
+    async def _received(
+        self, came: FileForm, body: RequestBody
+    ) -> tuple[SpooledForm, MediaRequest]:
+        """The form, once all of it has come. Raises BadRequest, BodyTooLarge, CallerGone,
+        NoRoomForBodies.
+        """
         body.hold(2 * MIB)  # what waits for the disk, and the copy that goes there
-        file = await self._spooled(came, body, limit_bytes)
+        file = await self._spooled(came, body, self._limit_bytes)
         if came.filename is None:
             raise BadRequest("file: send one, as the part `file` of the form")
         model = came.fields.get("model", "")
