@@ -70,6 +70,22 @@ def test_a_swap_is_expected_to_take_what_it_took_in_this_direction(
     assert asked == pytest.approx(known_s, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("heard", "asked_s", "service_s"),
+    [
+        ([(10.0, 1.0)], 60.0, 6.0),
+        ([(10.0, 1.0), (20.0, 4.0)], 13.0, 1.9),
+        ([(10.0, 1.0)], 0.001, 0.1),
+        ([(1e-300, 3.0)], 60.0, 180.0),  # a header that lies
+    ],
+)
+def test_a_recording_is_expected_to_take_what_others_took_by_their_length(
+    heard: list[tuple[float, float]], asked_s: float, service_s: float
+):
+    estimates = after(runs=[(item(audio_s=each), Usage(), run_s) for each, run_s in heard])
+    assert estimates.service_s(item(audio_s=asked_s), "a") == pytest.approx(service_s)
+
+
 TIMED = Usage(prompt_tokens=100, output_tokens=50, prompt_s=0.5, decode_s=2.0)
 EMBED = item(prompt_tokens=1000, kind="embed")
 

@@ -28,6 +28,7 @@ SWAP_MEMORY = 9  # swaps to a model that its median is taken of
 PRIOR_DECODE_TOKENS_PER_S = 40.0
 PRIOR_OUTPUT_TOKENS = 200.0
 PRIOR_RUN_S = 5.0
+LEAST_HEARD_S = 1.0  # to hear less than that takes as long; a header may say next to nothing
 RUNS = 30  # runs over which the mean run time of a model is taken; a few would follow every outlier
 LIKELY = 0.95
 ENOUGH_RUNS = 19  # of fewer, the longest is not yet what 95 % stay below
@@ -217,6 +218,7 @@ class Estimates:
 
     def _learn_listening(self, audio_s: float, model: str, run_s: float) -> None:
         if audio_s:
+            audio_s = max(LEAST_HEARD_S, audio_s)
             heard_s, took_s = self._listening.get(model, (audio_s, run_s))
             heard_s += ALPHA * (audio_s - heard_s)
             self._listening[model] = (heard_s, took_s + ALPHA * (run_s - took_s))
@@ -295,7 +297,7 @@ class Estimates:
         """
         if item.audio_s and model in self._listening:
             heard_s, took_s = self._listening[model]
-            return item.audio_s * took_s / heard_s
+            return max(LEAST_HEARD_S, item.audio_s) * took_s / heard_s
         if model not in self._decode_tps and model in self._runs:
             return self._runs[model][1]
         output = 0.0
