@@ -111,3 +111,24 @@ async def test_one_that_does_not_wake_is_started_anew_and_its_request_served():
         await ask(house, *"abababab")
         assert {failed.step for failed in house.events.of(SleepFailed)} == {"wake"}
         assert server.done.count("wake a") <= 2
+
+
+@in_virtual_time
+async def test_the_owner_stops_what_sleeps():
+    async with home() as house:
+        server: Any = house.ollama
+        await ask(house, "a", "b")
+        assert house.gateway.engines.asleep() == {"a:latest": "offload"}
+        assert await house.gateway.orders.unload("a")
+        await asyncio.sleep(10.0)
+        assert server.done[-1] == "stop a"
+        assert not await house.gateway.orders.unload("a")
+
+
+@in_virtual_time
+async def test_what_sleeps_is_stopped_before_its_files_are_deleted():
+    async with home() as house:
+        server: Any = house.ollama
+        await ask(house, "a", "b")
+        await house.gateway.orders.clear_for_deletion("a")
+        assert server.done[-1] == "stop a"

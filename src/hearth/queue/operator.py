@@ -226,7 +226,8 @@ class OperatorCommands:
             )
 
     async def unload(self, model: str) -> bool:
-        """Have an unused model leave the memory; True where it is there, or on its way.
+        """Have an unused model leave the memory, or sleep no more; True where it is there, asleep
+        or on its way.
 
         Raises ModelNotFound, OrderRefused.
         """
@@ -237,12 +238,13 @@ class OperatorCommands:
         self._check_unused(name)
         resident = self._view.residents.get(name)
         ordered = self._view.ordered.get(name)
-        stays = resident is not None and resident.phase != "unloading"
+        is_asleep = name in self._view.asleep
+        stays = is_asleep or (resident is not None and resident.phase != "unloading")
         self._returning.pop(name, None)
         if (stays or ordered) and ordered is not False:
             self._unloaded = name
             self._say("unload", name, inputs.ModelOrdered(model=name, comes=False))
-        return resident is not None or name in self._view.ordered
+        return is_asleep or resident is not None or name in self._view.ordered
 
     async def clear_for_deletion(self, model: str) -> None:
         """Have an unused model leave the memory, before its files go: an engine that has lost these
@@ -254,12 +256,12 @@ class OperatorCommands:
         if self._watch.canonical(model).lower() != name.lower():
             return  # another name of that model, which stays as it is
         self._check_unused(name)
-        if name not in self._view.residents or not await self.unload(name):
+        if self._is_gone(name) or not await self.unload(name):
             return
         try:
             async with asyncio.timeout(CLEARED_WITHIN_S):
                 async for _ in self._changes():
-                    if name not in self._view.residents:
+                    if self._is_gone(name):
                         break
         except TimeoutError:
             raise OrderRefused(
@@ -267,6 +269,9 @@ class OperatorCommands:
                 " deleted; try again"
             ) from None
         self._check_unused(name)
+
+    def _is_gone(self, model: str) -> bool:
+        return model not in self._view.residents and model not in self._view.asleep
 
     async def wish_unloaded(self, model: str, caller: str) -> str:
         """Have a model leave, as a caller of the model APIs asks, where nobody else has a claim on

@@ -55,6 +55,7 @@ class StatusView:
         self.expected_swap_s = device.estimates.swap_s
         self.measured = device.estimates.measured
         self.residents: Mapping[str, Resident] = device.residency.residents
+        self.asleep: Collection[str] = device.residency.sleepers.asleep
 
     @property
     def settings(self) -> SchedulerSettings:
