@@ -132,3 +132,18 @@ async def test_what_sleeps_is_stopped_before_its_files_are_deleted():
         await ask(house, "a", "b")
         await house.gateway.orders.clear_for_deletion("a")
         assert server.done[-1] == "stop a"
+
+
+@in_virtual_time
+async def test_what_sleeps_is_still_known_after_the_card_could_not_be_read_for_a_while():
+    async with home() as house:
+        server: Any = house.ollama
+        await ask(house, "a", "b")
+        assert house.gateway.engines.asleep() == {"a:latest": "offload"}
+        house.card.fault = "gpu_lost"
+        await asyncio.sleep(60.0)
+        house.card.fault = None
+        await asyncio.sleep(60.0)
+        await house.gateway.orders.unload("a")
+        await asyncio.sleep(10.0)
+        assert server.done[-1] == "stop a"

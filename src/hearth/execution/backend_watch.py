@@ -408,11 +408,15 @@ class BackendWatch:
 
     def _sleeps_of(self, names: Collection[str]) -> dict[str, tuple[SleepLevel, ...]]:
         """The levels at which models can sleep: none in unified memory, of which that frees
-        nothing, and none where no reading of the card could show what it has freed.
+        nothing. Where no reading of the card could show what it has freed, none falls asleep, and
+        those that sleep are not forgotten.
         """
         tracker = self._runtime.tracker
-        if tracker.is_unified or tracker.memory_used_mib is None:
+        if tracker.is_unified:
             return {}
+        if tracker.memory_used_mib is None:
+            asleep = {self.known_name(name).lower() for name in self._engines.asleep()}
+            names = asleep.intersection(names)
         own_name = self._engines.own_name
         levels = {name: self._engines.of(name).sleeps(own_name(name)) for name in names}
         return {name: found for name, found in levels.items() if found}
