@@ -238,11 +238,13 @@ async def test_uploads_that_came_in_vain_count_as_requests():
         assert statuses == [400, 400, 429]
 
 
-async def test_nothing_of_a_recording_is_left_on_the_disk(door: Door):
-    def spooled() -> list[str]:
-        links = [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
-        return [link for link in links if "/hearth-" in link]
+def spooled() -> list[str]:
+    """The files of uploads that this process holds open."""
+    links = [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
+    return [link for link in links if "/hearth-" in link]
 
+
+async def test_nothing_of_a_recording_is_left_on_the_disk(door: Door):
     gc.disable()
     try:
         assert (await door.upload(wav(1.0)))[0] == 200
@@ -250,6 +252,23 @@ async def test_nothing_of_a_recording_is_left_on_the_disk(door: Door):
         await until(lambda: not spooled())
     finally:
         gc.enable()
+
+
+async def test_a_caller_that_leaves_within_its_upload_leaves_nothing(door: Door):
+    host, port = door.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST {TRANSCRIPTIONS} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {FORM}\r\n"
+    writer.write(f"{head}Content-Length: 9000000\r\n\r\n".encode())
+    writer.write(MODEL + FILE.partition(b"%b")[0] + wav(90.0))
+    gc.disable()
+    try:
+        await until(lambda: bool(spooled()))
+        writer.transport.abort()
+        await until(lambda: not spooled())
+    finally:
+        gc.enable()
+    assert (await door.upload(wav(1.0)))[0] == 200
+    assert len(door.server.asked) == 1
 
 
 @pytest.mark.parametrize("chunked", [False, True])
