@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import json
 import struct
 from collections.abc import AsyncIterator, Mapping
@@ -20,9 +21,11 @@ import pytest
 from hearth.bootstrap import running_gateway
 from hearth.config.engines import EngineSettings
 from hearth.config.settings import (
+    AuthSettings,
     CallerLimits,
     GatewayConfig,
     GpuSettings,
+    KeySettings,
     ModelSettings,
     RateLimitSettings,
     ServerSettings,
@@ -336,6 +339,26 @@ async def test_a_model_of_an_engine_without_the_address_is_refused_by_name():
             status, said = await door.post(SPEECH, json=body)
             assert status == 400
             assert "chat is a model of llama-server (router)" in said["error"]["message"]
+
+
+async def test_a_refused_alias_names_no_model_that_its_caller_may_not_use():
+    digest = hashlib.sha256(b"notebook").hexdigest()
+    key = KeySettings(name="notebook", sha256=digest, models=("chat",))
+    router = StubRouter(Preset("chat"), Preset("secret"))
+    async with StubServer(router) as stub, media_server("Voice") as (_, url):
+        changes = {
+            "engines": {
+                "main": EngineSettings(kind="llama_router", url=stub.url),
+                "sound": EngineSettings(kind="openai", url=url),
+            },
+            "aliases": {"any": ("secret", "chat")},
+            "auth": AuthSettings(keys=(key,)),
+        }
+        async with open_door(**changes) as door:
+            body = {**JSON_BODIES[SPEECH], "model": "any"}
+            headers = {"Authorization": "Bearer notebook"}
+            status, said = await door.post(SPEECH, json=body, headers=headers)
+            assert (status, said["error"]["message"].split()[0]) == (400, "chat")
 
 
 async def test_a_transcription_is_cancelled_by_its_id_again_and_again(door: Door):

@@ -197,12 +197,13 @@ class Media:
         )
 
     def _refusal(self, route: Route, model: str) -> BadRequest | None:
-        """What a caller is told whose model is with an engine that has no such address."""
-        models = self._gateway.aliases.models_of(model) or (model,)
-        known = [each for each in models if self._gateway.name_of(each) is not None]
-        if not known or self._able(route, known):
+        """What a caller is told whose model is with an engine that has no such address; of the
+        models of an alias it is told once they are those that the caller may use.
+        """
+        is_alias = bool(self._gateway.aliases.named(model))
+        if is_alias or self._gateway.name_of(model) is None or self._able(route, (model,)):
             return None
-        return self._refused(route, known[0])
+        return self._refused(route, model)
 
     def _refused(self, route: Route, model: str) -> BadRequest:
         title = self._gateway.engines.of(model).title
