@@ -165,10 +165,11 @@ models:
 engines:
   v: {kind: vllm, url: 'http://a', sleep: [offload]}
   e: {kind: vllm, url: 'http://b', sleep: [offload], elastic: true}
+  s: {kind: sglang, url: 'http://c', sleep: [offload, discard]}
   p: {kind: processes, sleep: [discard]}
 models: {m: {engine: p, run: {command: [a], sleep_command: [b], wake_command: [c]}}}
 """,
-            ["engines.e.sleep", "engines.p.sleep", "models.m.run.sleep_command"],
+            ["engines.e.sleep", "engines.s.sleep", "engines.p.sleep", "models.m.run.sleep_command"],
         ),
     ],
 )

@@ -27,6 +27,7 @@ from hearth.engines.lmstudio.engine import LmStudio
 from hearth.engines.ollama.engine import Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine, Exchange
+from hearth.engines.sglang.engine import Sglang
 from hearth.engines.vllm.engine import Vllm
 from hearth.errors import LoadError, ModelNotFound
 from hearth.types import BackendCall, LoadOptions
@@ -149,6 +150,16 @@ async def vllm(url: str) -> AsyncIterator[Engine]:
 
 
 @asynccontextmanager
+async def sglang(url: str) -> AsyncIterator[Engine]:
+    """The same with the page in which SGLang says its version."""
+    async with (
+        open_plain(url, {"/get_server_info": {"version": "0.5.6"}}) as (_, plain_url),
+        aclosing(Sglang(plain_url, clock=SystemClock(), **TIMES)) as engine,
+    ):
+        yield engine
+
+
+@asynccontextmanager
 async def lmstudio() -> AsyncIterator[Engine]:
     async with (
         StubServer(StubStudio(Studio(MODEL))) as server,
@@ -159,7 +170,7 @@ async def lmstudio() -> AsyncIterator[Engine]:
 
 LOADING = [fake, ollama, emulator, echo, llama_router, llama_swap, lmstudio, processes]
 """Those that load and unload on request."""
-STAYING = [llama_server, openai_server, vllm]
+STAYING = [llama_server, openai_server, sglang, vllm]
 """Those whose models are there for as long as their server runs, which is a real one."""
 
 

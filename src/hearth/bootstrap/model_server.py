@@ -20,6 +20,7 @@ from hearth.config.engines import (
     ELASTIC_KINDS,
     ENGINE_TITLES,
     KINDS_WITH_RULES,
+    SLEEP_LEVELS_OF,
     STAYING_KINDS,
     EngineSettings,
     RunSettings,
@@ -35,6 +36,7 @@ from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
 from hearth.engines.processes.engine import Processes, models_of
+from hearth.engines.sglang.engine import Sglang
 from hearth.engines.small_model.engine import (
     SMALL_MODEL_KIND,
     SMALL_MODEL_ROW,
@@ -51,7 +53,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
 from hearth.scheduling.inputs import GpuSampled
-from hearth.types import SLEEP_LEVELS, frozen
+from hearth.types import SleepLevel, frozen
 
 WAKING_S = 600.0
 """An elastic engine may take so long to start a machine, before the first byte of an answer."""
@@ -292,8 +294,16 @@ def _llama_server(options: EngineOptions) -> Engine:
 
 
 def _vllm(options: EngineOptions) -> Engine:
-    levels = tuple(sorted(set(options.row.sleep), key=SLEEP_LEVELS.index))
-    return _perhaps_elastic(partial(Vllm, sleep=levels), options)
+    return _perhaps_elastic(partial(Vllm, sleep=_levels(options)), options)
+
+
+def _sglang(options: EngineOptions) -> Engine:
+    return _server(partial(Sglang, sleep=_levels(options)), options)
+
+
+def _levels(options: EngineOptions) -> tuple[SleepLevel, ...]:
+    named = options.row.sleep
+    return tuple(level for level in SLEEP_LEVELS_OF[options.row.kind] if level in named)
 
 
 def _processes(options: EngineOptions) -> Engine:
@@ -322,6 +332,7 @@ _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
         "openai": partial(_perhaps_elastic, OpenAiServer),
         "processes": _processes,
         "vllm": _vllm,
+        "sglang": _sglang,
         "lmstudio": partial(_server, LmStudio),
     }
 )

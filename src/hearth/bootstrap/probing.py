@@ -31,6 +31,7 @@ _USUALLY = {
     "Ollama": "http://127.0.0.1:11434",
     "llama-server": "http://127.0.0.1:8080",
     "vLLM": "http://127.0.0.1:8000",
+    "SGLang": "http://127.0.0.1:30000",
     "LM Studio": "http://127.0.0.1:1234",
 }
 _CREDENTIALS = struct.Struct("3i")

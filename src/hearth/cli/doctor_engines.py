@@ -358,6 +358,7 @@ _START = {
     "llama_router": f"start it (`llama-server --models-preset FILE {ARGUMENTS}`)",
     "llama_swap": "start it (`llama-swap --config FILE`)",
     "vllm": "start it (`vllm serve MODEL`)",
+    "sglang": "start it (`python -m sglang.launch_server --model-path MODEL`)",
     "lmstudio": "start it (`lms server start`)",
 }
 _CHECKS: Mapping[str, Check] = MappingProxyType(
@@ -368,6 +369,7 @@ _CHECKS: Mapping[str, Check] = MappingProxyType(
         "llama_swap": _check_llama_swap,
         "openai": check_parallel,
         "vllm": check_parallel,
+        "sglang": check_parallel,
         "lmstudio": _check_lmstudio,
         "processes": _check_processes,
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from hearth.config.document import Problem
-from hearth.config.engines import ELASTIC_KINDS
+from hearth.config.engines import ELASTIC_KINDS, SLEEP_LEVELS_OF
 from hearth.config.settings import Settings
 
 _STARTED_WITH: Mapping[str, str] = MappingProxyType(
@@ -16,6 +16,7 @@ _STARTED_WITH: Mapping[str, str] = MappingProxyType(
         "llama_swap": "llama-swap starts it with its `cmd`",
         "processes": "`run.command` starts it with its context",
         "vllm": "a vllm is started with `--max-model-len`",
+        "sglang": "an sglang is started with `--context-length`",
         "openai": "the server decides on its context",
     }
 )
@@ -125,8 +126,13 @@ def any_can_sleep(settings: Settings) -> bool:
 def _never_asleep(settings: Settings) -> Iterator[str]:
     """Ways to sleep that nobody uses."""
     for name, row in settings.engines.items():
-        if row.sleep and (row.kind != "vllm" or row.elastic):
-            yield f"engines.{name}.sleep: has no effect; it is for a vllm that is not elastic"
+        levels = SLEEP_LEVELS_OF.get(row.kind, ())
+        if row.sleep and (not levels or row.elastic):
+            kinds = " or ".join(SLEEP_LEVELS_OF)
+            yield f"engines.{name}.sleep: has no effect; it is for {kinds}, if not elastic"
+            continue
+        for level in sorted(set(row.sleep) - {*levels}):
+            yield f"engines.{name}.sleep: `{level}` has no effect; {row.kind} has no such level"
     for model, about in settings.models.items():
         if about.run is not None and about.run.sleep_command and not settings.gpu.sleep.host_ram_gb:
             yield f"models.{model}.run.sleep_command: has no effect without gpu.sleep.host_ram_gb"

@@ -20,6 +20,7 @@ EngineKind: TypeAlias = Literal[
     "llama_swap",
     "lmstudio",
     "vllm",
+    "sglang",
     "openai",
     "processes",
 ]
@@ -31,6 +32,7 @@ ENGINE_TITLES: Mapping[str, str] = MappingProxyType(
         "llama_swap": "llama-swap",
         "lmstudio": "LM Studio",
         "vllm": "vLLM",
+        "sglang": "SGLang",
         "openai": "OpenAI-compatible server",
         "processes": "processes",
     }
@@ -38,7 +40,11 @@ ENGINE_TITLES: Mapping[str, str] = MappingProxyType(
 """What an owner calls each kind."""
 ELASTIC_KINDS = ("openai", "vllm")
 """Those that may stand for many machines behind one address."""
-STAYING_KINDS = frozenset({"llama_server", "openai", "vllm"})
+SLEEP_LEVELS_OF: Mapping[str, tuple[SleepLevel, ...]] = MappingProxyType(
+    {"vllm": ("offload", "discard"), "sglang": ("offload",)}
+)
+"""The levels that `sleep` may name, by kind, quickest to wake first."""
+STAYING_KINDS = frozenset({"llama_server", "openai", "sglang", "vllm"})
 """Those whose models Hearth neither loads nor unloads."""
 KINDS_WITH_RULES = ("llama_server", "llama_swap", "processes")
 """Those that load and unload models by rules of their own, too: what they do is no fault. A
@@ -124,8 +130,8 @@ class EngineSettings(Section):
 
     kind: Annotated[EngineKind, RESTART]
     """What it is (docs/engines.md): `ollama`; `llama_server`, llama.cpp's server with one model;
-    `llama_router`, the same as a router of several; `llama_swap`; `lmstudio`; `vllm`; `openai`,
-    any server with OpenAI's API; or `processes`, servers that Hearth starts and stops.
+    `llama_router`, the same as a router of several; `llama_swap`; `lmstudio`; `vllm`; `sglang`;
+    `openai`, any server with OpenAI's API; or `processes`, servers that Hearth starts and stops.
     """
     url: Annotated[fields.ServerUrlOrNothing, RESTART] = ""
     """URL of the server, without `/v1` or `/api`. `${NAME}` is read from the environment. Not for
@@ -153,8 +159,9 @@ class EngineSettings(Section):
     `ollama.first_byte_timeout_s`, but 600 for an elastic engine, which may have to start a machine.
     """
     sleep: Annotated[fields.Items[SleepLevel], RESTART] = ()
-    """Experimental, for `vllm`: the levels at which its models may sleep to make room
-    (docs/sleep.md). `offload` keeps the weights in main memory, `discard` only the process.
+    """Experimental, for `vllm` and `sglang`: the levels at which its models may sleep to make room
+    (docs/sleep.md). `offload` keeps the weights in main memory, `discard`, for `vllm` alone, only
+    the process.
     """
     ports: Annotated[str, Strict(), AfterValidator(_checked_ports), RESTART] = "15800-15899"
     """For `processes`: the ports that servers are given."""

@@ -1,0 +1,119 @@
+"""Servers that stay, and that are put to sleep by routes of their own.
+
+A model of such a server is there for as long as the server runs; one whose owner allows it is put
+to sleep to make room, and woken by a load.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from hearth.clock import Clock
+from hearth.dialects.gojson import JsonObject, encode
+from hearth.engines.openai_server.control import Control
+from hearth.engines.openai_server.engine import OpenAiServer
+from hearth.engines.openai_server.questions import said_in
+from hearth.errors import LoadError
+from hearth.types import JSON_BODY, BackendCall, LoadOptions, ResidentModel, SleepLevel
+
+
+class SleepingControl(Control, ABC):
+    """Asks a server about itself, and puts it to sleep.
+
+    Attributes:
+        started_with: how it is started so that it can sleep, for messages. levels: at which it may
+        sleep; empty: it is not asked whether it sleeps. level: at which it sleeps, None where it
+        does not.
+    """
+
+    started_with: str
+    levels: tuple[SleepLevel, ...] = ()
+    level: SleepLevel | None = None
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        return () if await self.is_asleep() else await super().resident()
+
+    @abstractmethod
+    async def is_asleep(self) -> bool:
+        """As the server says it, where it does."""
+
+    @abstractmethod
+    async def sleep(self, level: SleepLevel) -> None:
+        """Nothing runs on it. Raises LoadError."""
+
+    @abstractmethod
+    async def wake(self) -> None:
+        """Whenever that is done; nothing where it is awake. Raises LoadError."""
+
+    async def _told(self, path: str, fields: JsonObject | None = None) -> None:
+        body, headers = (b"", ()) if fields is None else (encode(fields), JSON_BODY)
+        call = BackendCall(method="POST", path=path, headers=headers, body=body)
+        said = await said_in(await self._questions.open(call))
+        if said.status == HTTPStatus.NOT_FOUND:
+            raise LoadError(f"POST {path} answered 404: {self.started_with}")
+        if said.status != HTTPStatus.OK:
+            raise LoadError(f"POST {path} answered {said.status}: {said.error}")
+
+
+class SleepingServer(OpenAiServer):
+    """The server at one address; see `OpenAiServer`.
+
+    Args:
+        elastic: it stands for others on other machines. sleep: the levels at which it may sleep.
+    """
+
+    _control: SleepingControl
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        connect_timeout_s: float,
+        control_timeout_s: float,
+        api_key: str = "",
+        setting: str = "engines.main.url",
+        elastic: bool = False,
+        sleep: tuple[SleepLevel, ...] = (),
+    ) -> None:
+        super().__init__(
+            url,
+            clock=clock,
+            connect_timeout_s=connect_timeout_s,
+            control_timeout_s=control_timeout_s,
+            api_key=api_key,
+            setting=setting,
+            elastic=elastic,
+        )
+        self.on_card = not elastic
+        self._control.levels = () if elastic else sleep
+        self.loads_on_request = bool(self._control.levels)
+
+    def sleeps(self, model: str) -> tuple[SleepLevel, ...]:
+        del model
+        return self._control.levels
+
+    def asleep(self) -> Mapping[str, SleepLevel]:
+        level = self._control.level
+        models = self._control.last_served.models
+        return {} if level is None else {model.name: level for model in models}
+
+    async def sleep(self, model: str, level: SleepLevel) -> None:
+        await self._find(model)
+        await self._control.sleep(level)
+
+    async def load(self, model: str, options: LoadOptions) -> None:
+        await super().load(model, options)
+        await self._control.wake()
+
+    async def unload(self, model: str) -> None:
+        """It cannot be stopped, so it sleeps as deeply as it may."""
+        levels = self._control.levels
+        if not levels:
+            await super().unload(model)
+        await self._find(model)
+        if self._control.level != levels[-1]:
+            await self._control.wake()
+            await self._control.sleep(levels[-1])
