@@ -242,6 +242,47 @@ async def test_one_that_frees_too_little_and_cannot_be_stopped_is_woken_and_keep
         assert "cannot be stopped" in home.swapper.error_of(MODEL).message
 
 
+class Dozing(Unstoppable):
+    """Sleeps when it is to be stopped."""
+
+    async def unload(self, model: str) -> None:
+        await self.sleep(model, "discard")
+
+
+@in_virtual_time
+async def test_one_that_sleeps_when_it_is_to_be_stopped_is_reported_with_what_it_keeps():
+    async with bench(Dozing(3000.0)) as home:
+        await home.come()
+        slept = await home.go(None)
+        assert isinstance(slept, Unloaded)
+        assert (slept.level, slept.residual_mib, slept.failed_level) == ("discard", 3000.0, None)
+        home.engine.keeps_mib = 2500.0
+        again = await home.go(None)
+        assert isinstance(again, Unloaded)
+        assert again.residual_mib == 2500.0
+        assert [event.residual_mib for event in home.events.of(ModelPutToSleep)] == [3000.0, 2500.0]
+
+
+@in_virtual_time
+async def test_what_cannot_be_read_of_one_that_sleeps_is_taken_for_what_such_a_model_keeps():
+    async with bench(Dozing(3000.0), is_read=False) as home:
+        await home.come()
+        slept = await home.go(None)
+        assert isinstance(slept, Unloaded)
+        assert (slept.level, slept.residual_mib) == ("discard", 1024.0)
+
+
+@in_virtual_time
+async def test_one_that_sleeps_deeper_is_measured_by_what_it_kept():
+    async with bench(Sleeping(800.0)) as home:
+        await home.come()
+        await home.go("offload")
+        home.engine.keeps_mib = 600.0
+        deeper = await home.go("discard")
+        assert isinstance(deeper, Unloaded)
+        assert (deeper.level, deeper.residual_mib, deeper.failed_level) == ("discard", 600.0, None)
+
+
 @in_virtual_time
 async def test_a_sleeper_is_stopped_for_good():
     async with bench(Sleeping(800.0)) as home:

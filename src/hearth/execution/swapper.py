@@ -45,7 +45,7 @@ from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import NEWS_MIB, unclaimed_mib
 from hearth.execution.runtime import Runtime
 from hearth.execution.tasks import cancel_all
-from hearth.main_memory import read_main_memory
+from hearth.main_memory import MainMemory, read_main_memory
 from hearth.scheduling.inputs import (
     Input,
     LoadAborted,
@@ -54,6 +54,7 @@ from hearth.scheduling.inputs import (
     Unloaded,
     UnloadFailed,
 )
+from hearth.scheduling.sleeping import PRIOR_RESIDUAL_MIB
 from hearth.types import ResidentModel, SleepLevel
 
 UNLOAD_TIMEOUT_S = 15.0
@@ -122,6 +123,17 @@ class MemoryInUse(NamedTuple):
         return True
 
 
+class _Bedtime(NamedTuple):
+    """How it was before a model went to sleep: when, what it had of the card, what all models had
+    of that, and main memory.
+    """
+
+    at: float
+    held_mib: float | None
+    in_use: MemoryInUse
+    host: MainMemory | None
+
+
 def _late(model: str, took_s: float, patience_s: float, setting_s: float, *, grew: bool) -> str:
     """Why a load was given up: it showed no progress for `patience_s`, or it still `grew` when the
     most that any load gets was over.
@@ -160,6 +172,8 @@ class Swapper:
         self._stuck: HearthError | None = None
         self._loaded: dict[str, ResidentModel] = {}
         """Models as they were when they were last loaded."""
+        self._kept_mib: dict[str, float] = {}
+        """What those that sleep have of the card."""
 
     def error_of(self, model: str) -> HearthError:
         return (
@@ -422,6 +436,10 @@ class Swapper:
             await asyncio.sleep(POLL_S)
 
     async def _unload(self, model: str, failed_level: SleepLevel | None = None) -> None:
+        """Stop it. One that cannot be stopped, and sleeps in place of that, is reported with what
+        it still has of the card.
+        """
+        bedtime = await self._bedtime(model)
         try:
             await self._drop(model)
             await self._gone(model)
@@ -435,21 +453,37 @@ class Swapper:
         except HearthError as error:
             self._failed(model, error, UnloadFailed(model=model))
             return
-        self._post(Unloaded(model=model, failed_level=failed_level))
+        level = self._asleep(model)
+        if level is None or bedtime is None:
+            self._kept_mib.pop(model, None)
+            self._post(Unloaded(model=model, failed_level=failed_level))
+            return
+        residual_mib = await self._residual_mib(model, bedtime)
+        if residual_mib == inf:
+            residual_mib = min(PRIOR_RESIDUAL_MIB, bedtime.held_mib or inf)
+        self._is_asleep(model, level, bedtime, residual_mib)
+
+    async def _bedtime(self, model: str) -> _Bedtime | None:
+        """How it is before it goes to sleep; None of one that never does."""
+        if not self._engines.of(model).sleeps(self._engines.own_name(model)):
+            return None
+        return _Bedtime(
+            at=self._runtime.clock.monotonic(),
+            held_mib=self._held_mib(model),
+            in_use=await self._memory_in_use(model, _now() + LOOK_S),
+            host=read_main_memory(),
+        )
 
     async def _put_to_sleep(self, model: str, level: SleepLevel) -> None:
         """Put a model to sleep, and see what of the card it still has; too much ends it."""
         engine = self._engines.of(model)
-        held_mib = self._held_mib(model)
-        before = await self._memory_in_use(model, _now() + LOOK_S)
-        host_before = read_main_memory()
-        began_at = self._runtime.clock.monotonic()
+        bedtime = await self._bedtime(model)
         residual_mib = inf
         why = ""
         try:
             async with asyncio.timeout(SLEEP_TIMEOUT_S):
                 await engine.sleep(self._engines.own_name(model), level)
-            residual_mib = await self._residual_mib(model, held_mib, before)
+            residual_mib = await self._residual_mib(model, bedtime)
         except ModelNotFound:
             pass  # deleted while in memory
         except HearthError as error:
@@ -457,22 +491,29 @@ class Swapper:
         except TimeoutError:
             why = f"it does not sleep within {SLEEP_TIMEOUT_S:g} s"
         most_mib = self._runtime.settings.gpu.sleep.max_residual_gb * MIB_PER_GB
-        if residual_mib > most_mib:
+        if bedtime is None or residual_mib > most_mib:
             kept = "an unknown part" if residual_mib == inf else f"{residual_mib:.0f} MiB"
             why = why or f"it keeps {kept} of the GPU's memory, {most_mib:.0f} MiB are allowed"
             self._sleep_failed(model, level, "sleep", why)
             await self._unload(model, failed_level=level)
             return
+        self._is_asleep(model, level, bedtime, residual_mib)
+
+    def _is_asleep(
+        self, model: str, level: SleepLevel, bedtime: _Bedtime, residual_mib: float
+    ) -> None:
+        """Report it so."""
+        self._kept_mib[model] = residual_mib
         host_now = read_main_memory()
         host_mib = 0.0
-        if host_before is not None and host_now is not None:
-            host_mib = max(0.0, host_before.available_mib - host_now.available_mib)
+        if bedtime.host is not None and host_now is not None:
+            host_mib = max(0.0, bedtime.host.available_mib - host_now.available_mib)
         self._runtime.events.emit(
             ModelPutToSleep(
                 at=self._runtime.clock.monotonic(),
                 model=model,
                 sleep_level=level,
-                took_s=self._runtime.clock.monotonic() - began_at,
+                took_s=self._runtime.clock.monotonic() - bedtime.at,
                 residual_mib=residual_mib,
                 host_mib=host_mib,
             )
@@ -481,25 +522,28 @@ class Swapper:
 
     def _held_mib(self, model: str) -> float | None:
         """What it has of the card, as far as that is known."""
+        if self._asleep(model) is not None:
+            return self._kept_mib.get(model)
         loaded = self._loaded.get(model)
         if loaded is not None and loaded.vram_mib:
             return loaded.vram_mib
         resident = self._runtime.view.residents.get(model)
         return None if resident is None else resident.reserved_mib
 
-    async def _residual_mib(self, model: str, held_mib: float | None, before: MemoryInUse) -> float:
+    async def _residual_mib(self, model: str, bedtime: _Bedtime | None) -> float:
         """What it still has of the card, once that is little enough, or after the time in which
         memory becomes free; infinite where that cannot be known.
         """
-        if held_mib is None or before.card_mib is None:
+        if bedtime is None or bedtime.held_mib is None or bedtime.in_use.card_mib is None:
             return inf
+        held_mib, card_mib = bedtime.held_mib, bedtime.in_use.card_mib
         most_mib = self._runtime.settings.gpu.sleep.max_residual_gb * MIB_PER_GB
         deadline = _now() + FREED_S
         while True:
             now = await self._memory_in_use(model, deadline + LOOK_S)
             if now.card_mib is None:
                 return inf
-            residual_mib = max(0.0, held_mib - max(0.0, before.card_mib - now.card_mib))
+            residual_mib = max(0.0, held_mib - max(0.0, card_mib - now.card_mib))
             if residual_mib <= most_mib or _now() >= deadline:
                 return residual_mib
             await asyncio.sleep(POLL_S)

@@ -29,7 +29,7 @@ def _let_go(device: DeviceState, placement: Placement) -> None:
     """One that sleeps is stopped as well."""
     gateway = device.gateway
     residency = device.residency
-    asleep = residency.sleepers.asleep
+    asleep = {each.model for each in residency.sleepers.asleep.values() if not each.stays}
     for model in gateway.unwanted:
         stays = not device.loads(model) or not (model in residency.residents or model in asleep)
         if stays or gateway.waits_for(model) or device.runs_on(model):

@@ -625,15 +625,18 @@ class Residency:
         fact = fact or Unloaded(model=model)
         resident = self.residents.get(model)
         if resident is None:
+            sleeper = self.sleepers.asleep.get(model)
             was_moving = self.sleepers.stay(model)
-            self.sleepers.take(fact, now)
+            was_to_stop = was_moving and sleeper is not None and sleeper.becomes is None
+            self.sleepers.take(fact, now, was_to_stop=was_to_stop)
             if was_moving:
                 self._cleared(now)
             return
         is_coming = resident.phase in {"loading", "cutting"}
         if is_coming or (resident.phase == "ready" and resident.running):
             return
-        self.sleepers.take(fact, resident.last_used_at)
+        was_to_stop = resident.phase == "unloading" and resident.becomes is None
+        self.sleepers.take(fact, resident.last_used_at, was_to_stop=was_to_stop)
         if resident.phase == "unloading":
             self.caches.save(model)
         del self.residents[model]

@@ -6,6 +6,8 @@ numbers the rules as they are here.
    more than is free. Where there is no room, the least recently used sleepers give up more.
 2. What sleepers keep of the card never costs a model its room: the least recently used are stopped
    until it fits, the evicted one included. Where nothing can be reckoned, none sleeps.
+   One that was to be stopped and sleeps all the same, since its server is not Hearth's to stop,
+   keeps what it has until it is woken.
 3. A sleeper gives up more within a swap or a lease, before anything is evicted, and where all take
    more than they may: the limit was lowered, or what a swap was for has left. Age alone changes
    nothing, but with the policy `ages`: then 60 s after its last use a model holds no weights, and
@@ -68,6 +70,8 @@ class Sleeper:
     # what it is on its way to become; of use while it `moves`
     becomes: SleepLevel | None = None
     moves: bool = False
+    # it was to be stopped and sleeps all the same, so it cannot give up more
+    stays: bool = False
 
 
 class Sleepers:
@@ -207,7 +211,7 @@ class Sleepers:
             sleeper.moves = False
         return was_moving
 
-    def take(self, fact: Unloaded, last_used_at: float) -> None:
+    def take(self, fact: Unloaded, last_used_at: float, *, was_to_stop: bool = False) -> None:
         """Know what an unload has left of a model."""
         if fact.failed_level is not None:
             self.strike(fact.model, fact.failed_level)
@@ -218,7 +222,7 @@ class Sleepers:
         rest = Rest(fact.residual_mib, fact.host_mib)
         self._learned[fact.model, fact.level] = rest
         used_at = last_used_at if before is None else before.last_used_at
-        self.add(Sleeper(fact.model, fact.level, rest, used_at))
+        self.add(Sleeper(fact.model, fact.level, rest, used_at, stays=was_to_stop))
 
     def add(self, sleeper: Sleeper) -> None:
         self.asleep[sleeper.model] = sleeper
@@ -285,7 +289,7 @@ class Sleepers:
         next_at = min((at for at in ages if at > now), default=None)
         for each in self.oldest_first():
             becomes = next(iter(self.at_age(each.model, each.last_used_at, now)), None)
-            if _DEPTH[becomes] > _DEPTH[each.level]:
+            if not each.stays and _DEPTH[becomes] > _DEPTH[each.level]:
                 return (each.model, becomes), next_at
         return None, next_at
 
@@ -299,7 +303,7 @@ class _Plan:
     def __init__(self, sleepers: Sleepers, target: str | None, stuck: Collection[str]) -> None:
         self._sleepers = sleepers
         everyone = [each for each in sleepers.oldest_first() if each.model != target]
-        self._movable = [each for each in everyone if each.model not in stuck]
+        self._movable = [each for each in everyone if not each.stays and each.model not in stuck]
         self._rests: dict[str, Rest] = {each.model: each.rest for each in everyone}
         self._becomes: Becomes = {}
         held_mib = sum(each.rest.host_mib for each in everyone)
