@@ -19,6 +19,7 @@ from hearth.admission.limits import COUNTED, RateLimiter
 from hearth.admission.seen import LastSeen
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.cloud.service import Cloud
+from hearth.config.engine_checks import UNIFIED_SLEEP, sleep_is_set
 from hearth.config.engines import RunSettings
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, Reloader, attempt
@@ -485,8 +486,16 @@ class Gateway:
             for what, name in expected
             if name and self._watch.all_listed and self._watch.name_of(name) is None
         ]
-        beside = (*self.aliases.warnings(), *self.context_wishes.warnings())
+        beside = (
+            *self._levels_ignored(),
+            *self.aliases.warnings(),
+            *self.context_wishes.warnings(),
+        )
         return [*self.notes, *self._engines_down(), *missing, *beside]
+
+    def _levels_ignored(self) -> list[str]:
+        is_ignored = self.worker.tracker.is_unified and sleep_is_set(self.settings)
+        return [UNIFIED_SLEEP] if is_ignored else []
 
     def _engines_down(self) -> list[str]:
         """The engines that do not answer while others do."""

@@ -254,6 +254,7 @@ def settings(text: str) -> Settings:
     return parse_config(text, source="f", environ={}).settings
 
 
+SLEEPY = "{engines: {v: {kind: vllm, url: 'http://a', sleep: [offload]}}"
 CARD = GpuReading(name="RTX 3090", total_mib=24 * 1024, used_mib=6 * 1024)
 BOTH = summed([CARD, CARD])
 SPARK = GpuReading(
@@ -333,6 +334,12 @@ NOW = time.time()
             gpu(SPARK, "gpu: {vram_gb: 100, reserve_gb: 32}"),
             ["FAIL gpu.vram_gb is 100, and models may have 89.7 GiB of unified memory"],
         ),
+        (
+            gpu(SPARK, f"{SLEEPY}, gpu: {{sleep: {{host_ram_gb: 8}}}}}}"),
+            ["ok NVIDIA GB10", "warn gpu.sleep.host_ram_gb: has no effect in unified memory"],
+        ),
+        (gpu(CARD, f"{SLEEPY}, gpu: {{sleep: {{host_ram_gb: 8}}}}}}"), ["ok RTX 3090"]),
+        (gpu(SPARK, f"{SLEEPY}}}"), ["ok NVIDIA GB10"]),
         (gpu(HOT, "{}"), ["warn x, memory unknown; throttled: hardware thermal"]),
         (check_clock("yes", NOW), ["ok synchronised"]),
         (check_clock("", NOW), ["ok "]),

@@ -91,6 +91,10 @@ async def test_a_model_that_makes_room_sleeps_and_its_next_request_wakes_it():
         assert len(house.events.of(ModelPutToSleep)) == 3
         assert len(house.events.of(ModelWoken)) == 2
         assert house.events.of(SleepFailed) == []
+        [asleep] = house.gpu_status["sleepers"]
+        assert (asleep["model"], asleep["level"]) == ("a:latest", "offload")
+        assert (asleep["residual_mib"], asleep["host_mib"] >= 0) == (0, True)
+        assert 0.0 < house.clock.wall() - asleep["since"] < 60.0
 
 
 @in_virtual_time

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from hearth.config.engine_checks import UNIFIED_SLEEP
+from hearth.config.engines import RunSettings
+from hearth.config.scheduler_settings import SleepSettings
 from hearth.config.settings import ModelSettings, Settings
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.engines.table import EngineTable
@@ -193,6 +196,21 @@ async def test_the_scheduler_is_told_of_main_memory_as_the_gpus(machine, tmp_pat
             round(house.machine.total_mib, 1),
         )
         assert shown["memory_used_mib"] == pytest.approx(SYSTEM_MIB + 20 * GIB, abs=1.0)
+
+
+@in_virtual_time
+async def test_that_levels_of_sleep_are_ignored_is_in_the_status(driver, tmp_path):
+    words = ("server",)
+    run = RunSettings(command=words, sleep_command=words, wake_command=words)
+    settings = settings_with()
+    gpu = settings.gpu.model_copy(update={"sleep": SleepSettings(host_ram_gb=8.0)})
+    set_to_sleep = settings.replace(gpu=gpu, models={"a": ModelSettings(run=run)})
+    for of_house, counts in ((set_to_sleep, 1), (set_to_sleep.replace(gpu=settings.gpu), 0)):
+        machine = Gb10(driver)
+        async with SharedHouse(machine, tmp_path, model("a", 20), settings=of_house) as house:
+            await sleep_until(loop_s() + 1.0)
+            assert house.status["gpu"]["unified_memory"]
+            assert house.status["warnings"].count(UNIFIED_SLEEP) == counts
 
 
 @in_virtual_time

@@ -46,6 +46,7 @@ from hearth.cli.doctor_yielding import (
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.choices import ALL_GPUS, AlertType
+from hearth.config.engine_checks import UNIFIED_SLEEP, sleep_is_set
 from hearth.config.engines import ENGINE_TITLES
 from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.settings import (
@@ -196,6 +197,9 @@ def check_gpu(reading: GpuReading, settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "GPU", f"{reading.name}, {memory}")
+    if reading.unified and sleep_is_set(settings):
+        advice = "remove gpu.sleep.host_ram_gb (docs/sleep.md)"
+        yield Finding("warn", "GPU", UNIFIED_SLEEP, advice)
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:

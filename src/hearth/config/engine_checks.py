@@ -115,6 +115,17 @@ def effectless_of_engines(settings: Settings) -> Iterator[str]:
     yield from _never_asleep(settings)
 
 
+UNIFIED_SLEEP = (
+    "gpu.sleep.host_ram_gb: has no effect in unified memory, where a model that sleeps would free"
+    " nothing: models are stopped"
+)
+
+
+def sleep_is_set(settings: Settings) -> bool:
+    """Models are to sleep; whether the memory is unified, no configuration can know."""
+    return settings.gpu.sleep.host_ram_gb > 0 and any_can_sleep(settings)
+
+
 def any_can_sleep(settings: Settings) -> bool:
     """Some engine or model is configured so that it can be put to sleep."""
     runs = (about.run for about in settings.models.values())

@@ -14,6 +14,7 @@ from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest, FinishedRequest
 from hearth.execution.runtime import Runtime
 from hearth.scheduling.residency import Resident
+from hearth.scheduling.sleeping import Sleeper
 from hearth.scheduling.views import StatusView
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, JsonDict, Lane, QueueItem, Sequence
@@ -43,6 +44,7 @@ def status(
         "gpu": {
             **runtime.tracker.get_metrics(now),
             "residents": [_resident(each, runtime, now) for each in view.latest_first],
+            "sleepers": [{"model": each.model, **sleeper(each, wall_s)} for each in view.sleepers],
         },
         "promotions": view.promotions,
         "draining": view.draining,
@@ -270,6 +272,16 @@ def _item(entry: Entry, now: float, wall_s: float) -> JsonDict:
         "waited_s": round((now if started_at is None else started_at) - arrived_at, 3),
         "running_s": None if started_at is None else round(now - started_at, 3),
         "first_byte": entry.first_byte_at is not None,
+    }
+
+
+def sleeper(each: Sleeper, wall_s: float) -> JsonDict:
+    """A model that sleeps, and what that keeps; `wall_s`: add it for 1970."""
+    return {
+        "level": each.level,
+        "host_mib": round(each.rest.host_mib),
+        "residual_mib": round(each.rest.residual_mib),
+        "since": round(each.since + wall_s, 2),
     }
 
 

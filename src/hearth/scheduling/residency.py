@@ -628,7 +628,7 @@ class Residency:
             sleeper = self.sleepers.asleep.get(model)
             was_moving = self.sleepers.stay(model)
             was_to_stop = was_moving and sleeper is not None and sleeper.becomes is None
-            self.sleepers.take(fact, now, was_to_stop=was_to_stop)
+            self.sleepers.take(fact, now, now, was_to_stop=was_to_stop)
             if was_moving:
                 self._cleared(now)
             return
@@ -636,7 +636,7 @@ class Residency:
         if is_coming or (resident.phase == "ready" and resident.running):
             return
         was_to_stop = resident.phase == "unloading" and resident.becomes is None
-        self.sleepers.take(fact, resident.last_used_at, was_to_stop=was_to_stop)
+        self.sleepers.take(fact, resident.last_used_at, now, was_to_stop=was_to_stop)
         if resident.phase == "unloading":
             self.caches.save(model)
         del self.residents[model]

@@ -67,6 +67,7 @@ class Sleeper:
     level: SleepLevel
     rest: Rest
     last_used_at: float
+    since: float  # it sleeps, at whatever level
     # what it is on its way to become; of use while it `moves`
     becomes: SleepLevel | None = None
     moves: bool = False
@@ -211,7 +212,9 @@ class Sleepers:
             sleeper.moves = False
         return was_moving
 
-    def take(self, fact: Unloaded, last_used_at: float, *, was_to_stop: bool = False) -> None:
+    def take(
+        self, fact: Unloaded, last_used_at: float, now: float, *, was_to_stop: bool = False
+    ) -> None:
         """Know what an unload has left of a model."""
         if fact.failed_level is not None:
             self.strike(fact.model, fact.failed_level)
@@ -222,7 +225,8 @@ class Sleepers:
         rest = Rest(fact.residual_mib, fact.host_mib)
         self._learned[fact.model, fact.level] = rest
         used_at = last_used_at if before is None else before.last_used_at
-        self.add(Sleeper(fact.model, fact.level, rest, used_at, stays=was_to_stop))
+        since = now if before is None else before.since
+        self.add(Sleeper(fact.model, fact.level, rest, used_at, since, stays=was_to_stop))
 
     def add(self, sleeper: Sleeper) -> None:
         self.asleep[sleeper.model] = sleeper

@@ -18,6 +18,7 @@ from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.reasons import Reason, reason_of
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.shares import Account, Sharer
+from hearth.scheduling.sleeping import Sleeper
 from hearth.scheduling.state import ModelHold, Turn
 from hearth.scheduling.swaps import Swap
 from hearth.scheduling.waiting import BANDS, Entry, WaitingRoom
@@ -231,6 +232,11 @@ class StatusView:
     @property
     def latest_first(self) -> list[Resident]:
         return self._device.residency.latest_first
+
+    @property
+    def sleepers(self) -> list[Sleeper]:
+        """The models that sleep, the one used last first."""
+        return self._device.residency.sleepers.oldest_first()[::-1]
 
     @property
     def on_card(self) -> list[Resident]:

@@ -83,6 +83,10 @@ IN_HOUSE: Fields = {
     "cloud": CLOUD,
     "storage": {"state": "failing", "waiting_rows": 3},
 }
+SLEEPERS: Fields = {
+    "c:1": {"level": "offload", "host_mib": 9216, "residual_mib": 512, "since": AT},
+    "d:1": {"level": "discard", "host_mib": 0, "residual_mib": 512, "since": AT},
+}
 ON_GPU: Fields = {
     "readings": "ok",
     "device": "A card",
@@ -119,6 +123,7 @@ async def full_state(house: Site, key: str = "") -> Fields:
     }
     return (
         state
+        | {"sleepers": SLEEPERS}
         | {"jobs": JOBS, "orders": ORDERS, "leases": LEASES}
         | {"house": state["house"] | IN_HOUSE | {"config": config}, "gpu": state["gpu"] | ON_GPU}
     )

@@ -18,6 +18,7 @@ from hearth.gateway import Gateway
 from hearth.job_types import Job
 from hearth.jobs.service import Jobs
 from hearth.observability.requests import DEPTH_STEP_S
+from hearth.queue.status import sleeper
 from hearth.scheduling.forecast import HORIZON_ITEMS
 from hearth.scheduling.waiting import Entry
 from hearth.types import JsonDict, JsonMapping, Lane, QueueItem, Sequence
@@ -82,6 +83,7 @@ class View:
                 }
                 for each in view.latest_first
             },
+            "sleepers": {each.model: sleeper(each, self._shift_s) for each in view.sleepers},
             "running": {str(entry.item.sequence): self._running(entry) for entry in view.running},
             "waiting": self._waiting(now),
             "models": {

@@ -20,7 +20,19 @@ export function Memory({ state, now, orders, ask }) {
       ? html`<ul class="residents">${residents.map(([name, each]) => html`<${Resident}
           key=${name} name=${name} each=${each} now=${now} state=${state} />`)}</ul>`
       : html`<${Empty}>No model is loaded.<//>`}
+    <${Asleep} sleepers=${Object.entries(state.sleepers ?? {})} now=${now} />
   <//>`;
+}
+
+// In one line, who sleeps: at which level, with how much of main memory and of the GPU.
+function Asleep({ sleepers, now }) {
+  if (!sleepers.length) return null;
+  const each = ([name, { level, host_mib: host, residual_mib: kept, since }]) => {
+    const parts = [level, host ? `${gib(host)} of main memory` : "", kept ? `${gib(kept)} of the GPU`
+      : "", `for ${whole(now - since)}`];
+    return `${short(name)} (${parts.filter(Boolean).join(", ")})`;
+  };
+  return html`<p class="muted" id="asleep">Asleep: ${sleepers.map(each).join("; ")}</p>`;
 }
 
 // What has which part of the memory, and what is free.
