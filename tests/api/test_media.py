@@ -7,6 +7,7 @@ import gc
 import hashlib
 import json
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -287,6 +288,54 @@ async def test_an_upload_over_the_limit_is_refused(chunked: bool):
         assert status == 413
         assert "1 MiB" in said["error"]["message"]
         assert door.server.asked == []
+
+
+LARGE_BYTES = 96 * 1024**2
+MOST_HELD_BYTES = 64 * 1024**2
+ACCEPTED = ServerSettings().max_upload_mib
+
+
+async def recording(sound: bytes) -> AsyncIterator[bytes]:
+    """A form whose file begins so, and is silent for the rest; nobody holds it whole."""
+    head, _, end = (MODEL + FILE % b"|" + END).partition(b"|")
+    yield head + sound
+    silence = bytes(1024**2)
+    for _ in range(LARGE_BYTES // len(silence)):
+        yield silence
+    yield end
+
+
+@pytest.mark.parametrize(
+    ("sound", "status"), [(b"just words, no sound", 400), (wav(1.0), 200)], ids=["words", "sound"]
+)
+async def test_a_large_recording_is_never_in_memory(door: Door, sound: bytes, status: int):
+    door.server.keeps_files = False
+    tracemalloc.start()
+    try:
+        headers = {"Content-Type": FORM}
+        answered, _ = await door.post(TRANSCRIPTIONS, data=recording(sound), headers=headers)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (answered, most_bytes < MOST_HELD_BYTES) == (status, True)
+    assert (door.server.forgotten_bytes > LARGE_BYTES) is (status == 200)
+
+
+@pytest.mark.parametrize(("max_upload_mib", "status"), [(ACCEPTED, 400), (400.0, 413)])
+async def test_500_mb_are_taken_or_refused_by_the_setting_before_they_come(
+    max_upload_mib: float, status: int
+):
+    """Where they are taken, it is seen that they are no form."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{}"
+        await asyncio.Event().wait()
+
+    async with open_door(server=ServerSettings(max_upload_mib=max_upload_mib)) as door:
+        headers = {"Content-Type": FORM, "Content-Length": "500000000"}
+        answered, said = await door.post(TRANSCRIPTIONS, data=pieces(), headers=headers)
+        text = "not a valid form" if status == 400 else "400 MiB"
+        assert (answered, text in said["error"]["message"]) == (status, True)
 
 
 async def test_a_body_that_is_no_form_is_refused(door: Door):
