@@ -35,7 +35,9 @@ def spoiled(value: Any, spoil: Callable[[str, str], str], name: str = "") -> Any
         return [spoiled(each, spoil, name) for each in value]
     if isinstance(value, dict):
         names_of_things = (
-            name in {"models", "residents", "callers", "announced", "waiting", "running", "failed"}
+            name
+            in {"models", "residents", "sleepers", "callers", "announced"}
+            | {"waiting", "running", "failed"}
             and "order" not in value
         )
         return {
