@@ -109,6 +109,7 @@ async def test_the_saved_file_shows_what_it_would_change_or_what_is_wrong(browse
         tv = f'    - {{name: tv, sha256: "{digest_of("hearth_tv")}", models: [a, b]}}\n'
         save(file, FILE.replace("queue:", tv + "queue:", 1))
         await page.get_by_role("button", name="Look at the file again").click()
+        await expect(panel.locator(".changes li")).to_have_count(1)
         await expect(panel.locator(".changes ins")).to_contain_text("tv: sha256")
         await expect(panel.locator(".changes ins")).to_contain_text("models a, b")
         save(file, FILE.replace("7}", "0}"))
