@@ -24,6 +24,8 @@ new PerformanceObserver((list) => {
 TARGET_PX = 44
 PHONE_PX = 390
 LOOKS: tuple[tuple[Scheme, int], ...] = (("light", 1440), ("dark", 1440), ("dark", PHONE_PX))
+ENDS: tuple[tuple[Scheme, int], ...] = (("dark", 1440), ("light", 360))
+"""For a page that has to be opened anew for each."""
 MEASURE = Path(__file__).with_name("measure.js").read_text()
 _GROUNDS = {"dark": "#0d0f13", "light": "#f4f5f7"}
 _LEAST = {"text": 4.5, "stroke": 3.0}

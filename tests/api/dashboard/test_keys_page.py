@@ -26,7 +26,7 @@ from hearth.config.loading import load_gateway_config
 from tests.api.dashboard.browsing import KEYS, Site, house_with, opened, whole_house
 from tests.api.dashboard.looking import (
     COUNT_SHIFTS,
-    LOOKS,
+    ENDS,
     MOST_SHIFT,
     Fault,
     faults_of,
@@ -199,7 +199,7 @@ async def test_the_command_to_paste_works_below_the_path_of_a_proxy(browser):
 async def test_the_page_does_not_move_and_fingers_hit_every_button(browser, tmp_path):
     faults: dict[Fault, float] = {}
     async with home(tmp_path) as house:
-        for scheme, width in (*LOOKS, ("light", 360)):
+        for scheme, width in ENDS:
             path = "/dashboard/keys?new=1&for=codex"
             watched = await opened(
                 browser, house, path=path, key="hearth_owner", width=width, script=COUNT_SHIFTS

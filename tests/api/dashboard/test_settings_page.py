@@ -20,7 +20,7 @@ from hearth.admission.auth import digest_of
 from tests.api.dashboard.browsing import Site, opened, whole_house
 from tests.api.dashboard.looking import (
     COUNT_SHIFTS,
-    LOOKS,
+    ENDS,
     MOST_SHIFT,
     Fault,
     faults_of,
@@ -151,7 +151,7 @@ async def test_the_page_stays_still_and_fits_every_screen(browser, tmp_path):
     faults: dict[Fault, float] = {}
     async with home(tmp_path) as (house, _):
         house.gateway.modes.switch("gaming", by="owner")
-        for scheme, width in (*LOOKS, ("light", 360)):
+        for scheme, width in ENDS:
             path = "/dashboard/settings?show=all"
             watched = await opened(
                 browser, house, path=path, key="hearth_owner", width=width, script=COUNT_SHIFTS
