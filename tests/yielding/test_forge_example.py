@@ -9,7 +9,7 @@ import base64
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +137,15 @@ async def test_a_render_that_fails_ends_its_lease_and_says_why(studio: Studio):
     assert (studio.forge.asked[-1], studio.ends) == ("unload", ["released"])
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a shell without job control starts in the background ignores Ctrl-C, with its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 async def test_an_interrupted_program_ends_its_lease(studio: Studio):
     studio.forge.hangs = True
     process = await studio.start()

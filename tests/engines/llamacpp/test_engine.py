@@ -188,10 +188,6 @@ several tokens.
 """
 
 
-@pytest.mark.skipif(
-    "HEARTH_EXAMPLES" not in os.environ,
-    reason="on a machine with much else to do it waited for ever: `make reliability` runs it",
-)
 @pytest.mark.parametrize("usage", [True, False])
 async def test_a_continued_stream_has_no_more_tokens_than_it_may_and_says_how_many(letters, usage):
     """One token a letter. 20 of 20 in `make reliability`."""
