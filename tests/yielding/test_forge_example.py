@@ -139,7 +139,9 @@ async def test_a_render_that_fails_ends_its_lease_and_says_why(studio: Studio):
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """What a shell without job control starts in the background ignores Ctrl-C, with its children."""
+    """What a shell without job control starts in the background ignores Ctrl-C, and so do its
+    children.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
