@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from docs_build.markdown import code, linked, one_of, table
-from hearth.api.routes import MODELS_TAG
+from hearth.api.description import MODELS_TAG
 from hearth.dialects.routes import (
     COUNT_TOKENS_PATH,
     INFERENCE_ROUTES,

@@ -35,7 +35,8 @@ from hearth.jobs.message_batches import input_of
 from hearth.types import DAY_S, MESSAGE_BATCH_PREFIX, JsonDict
 
 MESSAGE_BATCHES_PATH = "/v1/messages/batches"
-RESULTS_SUFFIX = "/results"
+_RESULTS_SUFFIX = "/results"
+RESULTS_PATH = f"{MESSAGE_BATCHES_PATH}/{{batch_id}}{_RESULTS_SUFFIX}"
 
 
 class MessageRequest(BaseModel, extra="forbid"):
@@ -176,7 +177,7 @@ class MessageBatchPages:
         """
         batches = batches_of(self._gateway)
         batch_id = request.path.removeprefix(f"{MESSAGE_BATCHES_PATH}/").removesuffix(
-            RESULTS_SUFFIX
+            _RESULTS_SUFFIX
         )
         batch = await owned_batch(batches, batch_id, body.admission.identity, of_messages=True)
         if batch.ended_wall_s is None:
@@ -224,7 +225,7 @@ def message_batch_view(batch: Batch) -> JsonDict:
         "cancel_initiated_at": _instant(batch.cancelling_wall_s),
         "archived_at": None,
         "results_url": (
-            f"{MESSAGE_BATCHES_PATH}/{batch.batch_id}{RESULTS_SUFFIX}" if has_ended else None
+            f"{MESSAGE_BATCHES_PATH}/{batch.batch_id}{_RESULTS_SUFFIX}" if has_ended else None
         ),
     }
 

@@ -58,7 +58,11 @@ def workloads_named(names: Sequence[str]) -> Iterator[tuple[str, Workload]]:
     return ((name, _BUILDERS[name]()) for name in wanted)
 
 
-def _print_list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 (click's signature)
+def _print_list(
+    context: click.Context,
+    _parameter: click.Parameter,
+    wanted: bool,  # noqa: FBT001 (click's signature)
+) -> None:
     if not wanted or context.resilient_parsing:
         return
     page = context.make_formatter()
