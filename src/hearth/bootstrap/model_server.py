@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 from hearth.backends.all_cards import cards_of
 from hearth.backends.gpu import GpuThread
@@ -34,6 +35,7 @@ from hearth.engines.llama_swap.engine import LlamaSwap
 from hearth.engines.lmstudio.engine import LmStudio
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
+from hearth.engines.openai_server.sleeping import SleepingServer
 from hearth.engines.port import Engine
 from hearth.engines.processes.engine import Processes, models_of
 from hearth.engines.sglang.engine import Sglang
@@ -53,7 +55,9 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
 from hearth.scheduling.inputs import GpuSampled
-from hearth.types import SleepLevel, frozen
+from hearth.types import frozen
+
+E = TypeVar("E", bound=Engine)
 
 WAKING_S = 600.0
 """An elastic engine may take so long to start a machine, before the first byte of an answer."""
@@ -275,7 +279,7 @@ def _ollama(options: EngineOptions) -> Engine:
     )
 
 
-def _server(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
+def _server(kind: Callable[..., E], options: EngineOptions) -> E:
     return kind(
         options.row.url,
         clock=options.clock,
@@ -293,17 +297,12 @@ def _llama_server(options: EngineOptions) -> Engine:
     return _server(partial(LlamaServer, keeps_room=not loads), options)
 
 
-def _vllm(options: EngineOptions) -> Engine:
-    return _perhaps_elastic(partial(Vllm, sleep=_levels(options)), options)
-
-
-def _sglang(options: EngineOptions) -> Engine:
-    return _server(partial(Sglang, sleep=_levels(options)), options)
-
-
-def _levels(options: EngineOptions) -> tuple[SleepLevel, ...]:
+def _sleeping(kind: Callable[..., SleepingServer], options: EngineOptions) -> Engine:
     named = options.row.sleep
-    return tuple(level for level in SLEEP_LEVELS_OF[options.row.kind] if level in named)
+    engine = _perhaps_elastic(kind, options)
+    levels = SLEEP_LEVELS_OF[options.row.kind]
+    engine.allow_sleep(tuple(level for level in levels if level in named))
+    return engine
 
 
 def _processes(options: EngineOptions) -> Engine:
@@ -319,7 +318,7 @@ def _processes(options: EngineOptions) -> Engine:
     )
 
 
-def _perhaps_elastic(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
+def _perhaps_elastic(kind: Callable[..., E], options: EngineOptions) -> E:
     return _server(partial(kind, elastic=options.row.elastic), options)
 
 
@@ -331,8 +330,8 @@ _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
         "llama_swap": partial(_server, LlamaSwap),
         "openai": partial(_perhaps_elastic, OpenAiServer),
         "processes": _processes,
-        "vllm": _vllm,
-        "sglang": _sglang,
+        "vllm": partial(_sleeping, Vllm),
+        "sglang": partial(_sleeping, Sglang),
         "lmstudio": partial(_server, LmStudio),
     }
 )

@@ -56,7 +56,9 @@ ABOUT = {"version": "0.5.6", "enable_memory_saver": True, "enable_weights_cpu_ba
 
 def engine_at(url: str, *levels: SleepLevel) -> Sglang:
     times: Any = {"connect_timeout_s": 30.0, "control_timeout_s": 30.0}
-    return Sglang(url, clock=SystemClock(), sleep=levels, **times)
+    engine = Sglang(url, clock=SystemClock(), **times)
+    engine.allow_sleep(levels)
+    return engine
 
 
 @asynccontextmanager

@@ -44,7 +44,8 @@ async def before(*levels: SleepLevel, **options: Any) -> AsyncIterator[tuple[Vll
     script.orders = []
     times: Any = {"connect_timeout_s": 30.0, "control_timeout_s": 30.0}
     async with StubServer(script) as server:
-        engine = Vllm(server.url, clock=SystemClock(), sleep=levels, **times, **options)
+        engine = Vllm(server.url, clock=SystemClock(), **times, **options)
+        engine.allow_sleep(levels)
         async with aclosing(engine):
             await engine.installed()
             yield engine, script

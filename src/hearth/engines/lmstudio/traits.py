@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 
 from hearth.config.engines import ENGINE_TITLES
-from hearth.dialects.gojson import JsonObject
-from hearth.dialects.routes import INFERENCE_ROUTES, MEDIA_ROUTES
+from hearth.dialects.routes import MEDIA_ROUTES
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.lmstudio.pulling import PULL
-from hearth.engines.openai_server.calls import check_request
 from hearth.engines.openai_server.traits import ALWAYS, SAMPLING, OpenAiTraits
 
 API = ServerApi(
@@ -27,6 +25,7 @@ class LmStudioTraits(OpenAiTraits):
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["lmstudio"]
+    api = API
     addresses = (OpenAiTraits.addresses - frozenset(MEDIA_ROUTES)) | {PULL}
     loads_on_request = True
     loads_can_be_cut = False
@@ -41,6 +40,3 @@ class LmStudioTraits(OpenAiTraits):
     @staticmethod
     def how_to_manage(url: str) -> str:
         return f"use LM Studio itself, or `lms`, beside the server at {url}"
-
-    def check_request(self, path: str, fields: JsonObject) -> None:
-        check_request(INFERENCE_ROUTES[path], fields, API)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from hearth.clock import Clock
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES, WORK_ROUTES
-from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.data_path import DataPath
 from hearth.engines.elastic import ElasticPath
 from hearth.engines.openai_server.adapter import Staying
@@ -17,7 +16,7 @@ from hearth.engines.openai_server.control import Control, ServedModel
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import Shown, ShownModel, page
 from hearth.engines.openai_server.questions import Questions
-from hearth.engines.openai_server.traits import API, OpenAiTraits
+from hearth.engines.openai_server.traits import OpenAiTraits
 from hearth.engines.port import Exchange
 from hearth.types import BackendCall, InstalledModel, ResidentModel
 
@@ -32,8 +31,6 @@ class OpenAiServer(Staying, OpenAiTraits):
         machines that come and go.
     """
 
-    api: ServerApi = API
-    """Of its kind; which other routes it has is found out."""
     control_of: type[Control] = Control
     _control: Control
     calls_of: type[OpenAiCalls] = OpenAiCalls
@@ -61,6 +58,7 @@ class OpenAiServer(Staying, OpenAiTraits):
             data_path, self.api, clock=clock, place=place, upstream=control.upstream
         )
         super().__init__(clock=clock, data_path=data_path, control=control, calls=calls)
+        self.on_card = self.on_card and not elastic
 
     async def open(self, call: BackendCall) -> Exchange:
         exchange = await super().open(call)

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from hearth.clock import Clock
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.engines.openai_server.control import Control
 from hearth.engines.openai_server.engine import OpenAiServer
@@ -58,37 +57,13 @@ class SleepingControl(Control, ABC):
 
 
 class SleepingServer(OpenAiServer):
-    """The server at one address; see `OpenAiServer`.
-
-    Args:
-        elastic: it stands for others on other machines. sleep: the levels at which it may sleep.
-    """
+    """The server at one address; see `OpenAiServer`."""
 
     _control: SleepingControl
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock: Clock,
-        connect_timeout_s: float,
-        control_timeout_s: float,
-        api_key: str = "",
-        setting: str = "engines.main.url",
-        elastic: bool = False,
-        sleep: tuple[SleepLevel, ...] = (),
-    ) -> None:
-        super().__init__(
-            url,
-            clock=clock,
-            connect_timeout_s=connect_timeout_s,
-            control_timeout_s=control_timeout_s,
-            api_key=api_key,
-            setting=setting,
-            elastic=elastic,
-        )
-        self.on_card = not elastic
-        self._control.levels = () if elastic else sleep
+    def allow_sleep(self, levels: tuple[SleepLevel, ...]) -> None:
+        """Its owner allows these, the lightest first; one on other machines never sleeps."""
+        self._control.levels = levels if self.on_card else ()
         self.loads_on_request = bool(self._control.levels)
 
     def sleeps(self, model: str) -> tuple[SleepLevel, ...]:

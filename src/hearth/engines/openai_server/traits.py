@@ -36,6 +36,8 @@ class OpenAiTraits(Sleepless):
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["openai"]
+    api: ServerApi = API
+    """Of its kind."""
     addresses = PAGES | frozenset(INFERENCE_ROUTES) | frozenset(MEDIA_ROUTES)
     """Which of the media it has, it says itself."""
     loads_on_request = False
@@ -73,7 +75,7 @@ class OpenAiTraits(Sleepless):
         return f"ask the server itself: {url}"
 
     def check_request(self, path: str, fields: JsonObject) -> None:
-        check_request(INFERENCE_ROUTES[path], fields, API)
+        check_request(INFERENCE_ROUTES[path], fields, self.api)
 
     def continuations(self) -> Continuations | None:
         """In OpenAI's API no answer can be continued as text."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hearth.dialects.gojson import JsonObject
 from hearth.engines.openai_server.control import Served
 from hearth.engines.openai_server.sleeping import SleepingControl, SleepingServer
-from hearth.engines.sglang.traits import API, SglangTraits
+from hearth.engines.sglang.traits import SglangTraits
 from hearth.errors import BackendTimeout, BackendUnreachable, LoadError
 from hearth.types import SleepLevel
 
@@ -79,5 +79,4 @@ class Sglang(SleepingServer, SglangTraits):
     """The SGLang at one address; see `SleepingServer`."""
 
     _control: SglangControl
-    api = API
     control_of = SglangControl

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 from hearth.config.engines import ENGINE_TITLES
-from hearth.dialects.gojson import JsonObject
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.routes import Endpoint
 from hearth.dialects.translation.parts import ServerApi
-from hearth.engines.openai_server.calls import check_request
 from hearth.engines.openai_server.traits import ALWAYS, SAMPLING, OpenAiTraits
 
 API = ServerApi(
@@ -27,6 +25,7 @@ class SglangTraits(OpenAiTraits):
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["sglang"]
+    api = API
     addresses = OpenAiTraits.addresses - {Endpoint.SPEECH.value, Endpoint.IMAGES.value}
     on_card = True
     processes = re.compile(r"(?i:sglang)")
@@ -38,6 +37,3 @@ class SglangTraits(OpenAiTraits):
     @staticmethod
     def how_to_manage(url: str) -> str:
         return f"start the SGLang at {url} with another model"
-
-    def check_request(self, path: str, fields: JsonObject) -> None:
-        check_request(INFERENCE_ROUTES[path], fields, API)

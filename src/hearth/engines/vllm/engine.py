@@ -12,7 +12,7 @@ from types import MappingProxyType
 from hearth.dialects.gojson import JsonObject
 from hearth.engines.openai_server.sleeping import SleepingControl, SleepingServer
 from hearth.engines.vllm.calls import VllmCalls
-from hearth.engines.vllm.traits import API, VllmTraits
+from hearth.engines.vllm.traits import VllmTraits
 from hearth.errors import BackendTimeout, BackendUnreachable, LoadError
 from hearth.types import SleepLevel
 
@@ -82,6 +82,5 @@ class Vllm(SleepingServer, VllmTraits):
     """The vLLM at one address; see `SleepingServer`."""
 
     _control: VllmControl
-    api = API
     control_of = VllmControl
     calls_of = VllmCalls

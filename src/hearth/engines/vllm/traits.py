@@ -7,10 +7,9 @@ import re
 from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import Body, JsonObject, JsonValue
 from hearth.dialects.native_form import Native
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.routes import Endpoint
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.continuations import Opens, RenderedContinuations
-from hearth.engines.openai_server.calls import check_request
 from hearth.engines.openai_server.common_form import LIMITS, common_form_of
 from hearth.engines.openai_server.traits import ALWAYS, OpenAiTraits
 
@@ -61,6 +60,7 @@ class VllmTraits(OpenAiTraits):
     """The part of `Engine` that needs no server."""
 
     title = ENGINE_TITLES["vllm"]
+    api = API
     addresses = OpenAiTraits.addresses - {Endpoint.SPEECH.value, Endpoint.IMAGES.value}
     on_card = True
     processes = re.compile(r"(?i:vllm)")
@@ -72,9 +72,6 @@ class VllmTraits(OpenAiTraits):
     @staticmethod
     def how_to_manage(url: str) -> str:
         return f"start the vLLM at {url} with another model"
-
-    def check_request(self, path: str, fields: JsonObject) -> None:
-        check_request(INFERENCE_ROUTES[path], fields, API)
 
     def continuations(self: Opens) -> RenderedContinuations:
         return RenderedContinuations(self, common_form)
