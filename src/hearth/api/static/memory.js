@@ -28,8 +28,12 @@ export function Memory({ state, now, orders, ask }) {
 function Asleep({ sleepers, now }) {
   if (!sleepers.length) return null;
   const each = ([name, { level, host_mib: host, residual_mib: kept, since }]) => {
-    const parts = [level, host ? `${gib(host)} of main memory` : "", kept ? `${gib(kept)} of the GPU`
-      : "", `for ${whole(now - since)}`];
+    const parts = [
+      level,
+      host ? `${gib(host)} of main memory` : "",
+      kept ? `${gib(kept)} of the GPU` : "",
+      `for ${whole(now - since)}`,
+    ];
     return `${short(name)} (${parts.filter(Boolean).join(", ")})`;
   };
   return html`<p class="muted" id="asleep">Asleep: ${sleepers.map(each).join("; ")}</p>`;
