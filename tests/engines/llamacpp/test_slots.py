@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hearth.clock import SystemClock
+from hearth.clock import Clock, SystemClock
 from hearth.dialects.routes import Endpoint, route_of
 from hearth.dialects.stream import StreamTail
 from hearth.engines.data_path import DataPath
@@ -55,6 +55,20 @@ def opening(seed: int, words: int = 120) -> str:
     return " ".join(chance.choice(WORDS) for _ in range(words))
 
 
+class EvenClock(SystemClock):
+    """Each reading is a microsecond after the last: on a busy machine a file may take longer to
+    write than this small model to read, and then nothing more is saved.
+    """
+
+    def __init__(self, step_s: float = 1e-6) -> None:
+        self._step_s = step_s
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        self._now_s += self._step_s
+        return self._now_s
+
+
 @dataclass
 class Home:
     """What outlives a server: the directory, and what was learned of it.
@@ -70,6 +84,7 @@ class Home:
     events: list[Event] = field(default_factory=list)
     trust: Trust = field(default_factory=Trust)
     claims: dict[str, dict[str, int]] = field(default_factory=dict)
+    clock: Clock = field(default_factory=EvenClock)
 
     def __post_init__(self) -> None:
         self.saved = self.reopened()
@@ -123,7 +138,7 @@ class Home:
             model="tiny",
             signature=signature,
             count=count,
-            clock=SystemClock(),
+            clock=self.clock,
             report=self.events.append,
         )
 
@@ -490,3 +505,11 @@ async def test_two_calls_of_one_slot_are_told_apart(home: Home) -> None:
             await server.ask(name, opening(ord(name)))
     kept = {entry.conversation for entry in home.saved.all()}
     assert kept == {"b", "c", "d"}
+
+
+async def test_what_is_read_sooner_than_written_is_not_saved(home: Home) -> None:
+    home.clock = EvenClock(step_s=10)
+    async with home.server("-np", "3", "--no-kv-unified") as server:
+        for name in ("a", "b", "c"):
+            await server.ask(name, opening(ord(name)))
+    assert {entry.conversation for entry in home.saved.all()} == {"c"}, "the first is measured"
