@@ -522,6 +522,14 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             ["gpu.sleep.policy: has no effect without gpu.sleep.host_ram_gb"],
         ),
         ("gpu: {sleep: {host_ram_gb: 0}}", []),
+        ("engines: {big: {kind: vllm, url: 'http://b', sleep: [discard]}}", []),
+        (
+            "engines: {big: {kind: vllm, url: 'http://b', sleep: [discard, offload]}}",
+            [
+                "engines.big.sleep: `offload` has no effect without gpu.sleep.host_ram_gb; what has"
+                " to be stopped sleeps at `discard`"
+            ],
+        ),
         (
             "gpu: {nvml: false, device: all}",
             ["gpu.device: has no effect, because gpu.nvml is false"],

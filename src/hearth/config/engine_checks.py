@@ -144,6 +144,12 @@ def _never_asleep(settings: Settings) -> Iterator[str]:
             continue
         for level in sorted(set(row.sleep) - {*levels}):
             yield f"engines.{name}.sleep: `{level}` has no effect; {row.kind} has no such level"
+        allowed = [level for level in levels if level in row.sleep]
+        if len(allowed) > 1 and not settings.gpu.sleep.host_ram_gb:
+            yield (
+                f"engines.{name}.sleep: `{allowed[0]}` has no effect without"
+                f" gpu.sleep.host_ram_gb; what has to be stopped sleeps at `{allowed[-1]}`"
+            )
     for model, about in settings.models.items():
         if about.run is not None and about.run.sleep_command and not settings.gpu.sleep.host_ram_gb:
             yield f"models.{model}.run.sleep_command: has no effect without gpu.sleep.host_ram_gb"

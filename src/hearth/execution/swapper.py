@@ -475,27 +475,33 @@ class Swapper:
         )
 
     async def _put_to_sleep(self, model: str, level: SleepLevel) -> None:
-        """Put a model to sleep, and see what of the card it still has; too much ends it."""
+        """Put a model to sleep, and see what of the card it still has. Too much ends it and counts
+        against the level; what cannot be seen ends it, too.
+        """
         engine = self._engines.of(model)
         bedtime = await self._bedtime(model)
+        failed_level: SleepLevel | None = level
         residual_mib = inf
         why = ""
         try:
             async with asyncio.timeout(SLEEP_TIMEOUT_S):
                 await engine.sleep(self._engines.own_name(model), level)
             residual_mib = await self._residual_mib(model, bedtime)
+            if residual_mib == inf:
+                failed_level = None
+                why = "what it keeps of the GPU's memory could not be read"
         except ModelNotFound:
-            pass  # deleted while in memory
+            failed_level = None
+            why = "it was deleted"
         except HearthError as error:
             why = error.for_owner().message
         except TimeoutError:
             why = f"it does not sleep within {SLEEP_TIMEOUT_S:g} s"
         most_mib = self._runtime.settings.gpu.sleep.max_residual_gb * MIB_PER_GB
         if bedtime is None or residual_mib > most_mib:
-            kept = "an unknown part" if residual_mib == inf else f"{residual_mib:.0f} MiB"
-            why = why or f"it keeps {kept} of the GPU's memory, {most_mib:.0f} MiB are allowed"
-            self._sleep_failed(model, level, "sleep", why)
-            await self._unload(model, failed_level=level)
+            kept = f"it keeps {residual_mib:.0f} MiB of the GPU's memory, {most_mib:.0f} MiB are"
+            self._sleep_failed(model, level, "sleep", why or f"{kept} allowed")
+            await self._unload(model, failed_level)
             return
         self._is_asleep(model, level, bedtime, residual_mib)
 

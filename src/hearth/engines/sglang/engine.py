@@ -1,8 +1,8 @@
 """SGLang as an engine: one model, that may sleep.
 
-Source of the routes: SGLang's documentation for reinforcement learning, 0.5. It has none that says
-whether it sleeps, and memory that was not released may not be resumed; so what counts is what it
-was told here.
+Source of the routes: SGLang's documentation for reinforcement learning, and of its native API for
+the fields of `/get_server_info`, 0.5. It has none that says whether it sleeps, and memory that was
+not released may not be resumed; so what counts is what it was told here.
 """
 
 from __future__ import annotations
