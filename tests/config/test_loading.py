@@ -527,8 +527,8 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
             "engines: {big: {kind: vllm, url: 'http://b', sleep: [discard, offload]}}",
             [
                 (
-                    "engines.big.sleep: `offload` has no effect without gpu.sleep.host_ram_gb; what has"
-                    " to be stopped sleeps at `discard`"
+                    "engines.big.sleep: `offload` has no effect without gpu.sleep.host_ram_gb;"
+                    " what has to be stopped sleeps at `discard`"
                 )
             ],
         ),
