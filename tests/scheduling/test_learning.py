@@ -73,6 +73,7 @@ def test_a_swap_is_expected_to_take_what_it_took_in_this_direction(
 @pytest.mark.parametrize(
     ("heard", "asked_s", "service_s"),
     [
+        ([], 60.0, 12.0),  # as a home's GPU, until one was heard
         ([(10.0, 1.0)], 60.0, 6.0),
         ([(10.0, 1.0), (20.0, 4.0)], 13.0, 1.9),
         ([(10.0, 1.0)], 0.001, 0.1),
@@ -97,6 +98,9 @@ EMBED = item(prompt_tokens=1000, kind="embed")
         ([], item(), 5.0, 819.2),  # without a limit of its own
         ([], item(max_tokens=10**400), 5.0, 1e8),
         ([], EMBED, 1.0, 1.0),
+        ([], item(kind="image"), 10.0, 0.0),
+        ([], item(kind="speak"), 1.0, 0.0),
+        ([], item(prompt_tokens=1000, kind="rerank"), 1.0, 1.0),
         ([(item(), TIMED, 9.0)], item(prompt_tokens=200), 1.0 + 2.0, 1.0 + 327.68),
         # lengths are those of a caller
         ([(item(), TIMED, 9.0)], item("other", max_tokens=150), 6.0, 6.0),

@@ -15,6 +15,7 @@ from copy import copy
 from dataclasses import field
 from itertools import islice
 from math import ceil, inf
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from hearth.scheduling.reading import Prompt, Reading
@@ -28,6 +29,8 @@ SWAP_MEMORY = 9  # swaps to a model that its median is taken of
 PRIOR_DECODE_TOKENS_PER_S = 40.0
 PRIOR_OUTPUT_TOKENS = 200.0
 PRIOR_RUN_S = 5.0
+PRIOR_LISTENING_S = 0.2  # for a second of sound
+PRIOR_MEDIA_S: Mapping[str, float] = MappingProxyType({"image": 10.0, "speak": 1.0})
 LEAST_HEARD_S = 1.0  # to hear less than that takes as long; a header may say next to nothing
 RUNS = 30  # runs over which the mean run time of a model is taken; a few would follow every outlier
 LIKELY = 0.95
@@ -295,11 +298,13 @@ class Estimates:
         A model whose answers tell no tokens is expected to take what it took before, and a
         recording what others took, by its length.
         """
-        if item.audio_s and model in self._listening:
-            heard_s, took_s = self._listening[model]
+        if item.audio_s:
+            heard_s, took_s = self._listening.get(model, (1.0, PRIOR_LISTENING_S))
             return max(LEAST_HEARD_S, item.audio_s) * took_s / heard_s
         if model not in self._decode_tps and model in self._runs:
             return self._runs[model][1]
+        if item.kind in PRIOR_MEDIA_S:
+            return PRIOR_MEDIA_S[item.kind]
         output = 0.0
         if item.kind == "generate":
             output = self._output_tokens.get((item.caller, model), PRIOR_OUTPUT_TOKENS)
