@@ -22,7 +22,7 @@ from tests.support.examples import EXAMPLES
 
 BERLIN = ZoneInfo("Europe/Berlin")
 DAYS = 1 if EXAMPLES == 1 else 30
-BLOCK = 500
+BLOCK = 400
 BLOCKS = 1 if EXAMPLES == 1 else 10 * EXAMPLES
 REGRESSIONS = (
     *(3910, 4521, 3648, 4223, 8213, 8198, 24438, 21130, 52645, 54268, 84546),

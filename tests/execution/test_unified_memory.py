@@ -28,6 +28,7 @@ from hearth.execution.unified_memory import as_card, reserve_mib
 from hearth.scheduling.inputs import GpuSampled, Input
 from hearth.types import GpuProcess, GpuReading, ResidentModel
 from tests.backends.stub_driver import StubDriver, loaded
+from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import FULL_TEXT, House, body_of, settings_with, text_of
 from tests.support.shared_memory import GIB, SYSTEM_MIB, Apu, Card, Gb10, SharedMachine
@@ -385,7 +386,7 @@ MODELS = (
     model("d", 15, file_mib=14 * GIB),  # its need is not known before its first load
 )
 EVENING_S = 600.0
-SEEDS = range(3)
+SEEDS = range(EXAMPLES)
 
 
 async def evening(house: SharedHouse, seed: int) -> None:
