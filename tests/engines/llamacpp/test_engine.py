@@ -201,7 +201,9 @@ async def test_a_continued_stream_has_no_more_tokens_than_it_may_and_says_how_ma
         whole = await undisturbed(letters, asked)
         parts = []
         text = ""
-        async for part in broken_into(letters, asked, rng.randrange(20, 60)):
+        letters.front.break_off.clear()
+        letters.front.breaks_after = rng.randrange(20, 60)
+        async for part in broken_into(letters, asked, letters.front.breaks_after - 10):
             parts.append(part)
             text += "".join(choice.delta.content or "" for choice in part.choices)
         assert (text, len(text)) == (whole, TOKENS)
