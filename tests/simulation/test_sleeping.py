@@ -17,9 +17,9 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input, Loaded, Unloaded
 from hearth.scheduling.sleeping import STRIKES
 from hearth.simulation.engine import SimulationRun, simulate
+from hearth.simulation.four_asleep import HOST_RAM_GB, WEIGHTS_GB, four_asleep
 from hearth.simulation.measures import comparison, summary
 from hearth.simulation.plots import draw_png
-from hearth.simulation.sleepers import HOST_RAM_GB, WEIGHTS_GB, four_asleep
 from hearth.simulation.traces import parse_trace, trace_text
 from hearth.simulation.workloads import CardLease, Outage, SleepCosts, Workload, WorkloadJob
 from hearth.types import Lane, SleepLevel

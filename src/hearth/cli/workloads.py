@@ -11,8 +11,8 @@ import click
 
 from hearth.simulation import callers
 from hearth.simulation.agents import AGENTS
+from hearth.simulation.four_asleep import SLEEPING
 from hearth.simulation.homes import HOMES
-from hearth.simulation.sleepers import SLEEPING
 from hearth.simulation.spilling import SPILLING
 from hearth.simulation.voice import VOICES
 from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Builders, Workload
