@@ -179,6 +179,25 @@ async def test_an_error_of_the_server_reaches_its_caller(door: Door, path: str):
     assert found == (422, {"error": {"message": "odd"}})
 
 
+@pytest.mark.parametrize(
+    ("media_type", "sent"),
+    [
+        ("audio/webm;codecs=opus", "audio/webm;codecs=opus"),
+        ("audio/webm ; codecs=opus", "audio/webm ; codecs=opus"),
+        ("audio", "application/octet-stream"),
+        ("a/" + ";a" * 2000 + "  b", "application/octet-stream"),
+    ],
+    ids=["plain", "with spaces", "none", "none that is long to read"],
+)
+async def test_a_recording_keeps_its_media_type_if_it_is_one(
+    door: Door, media_type: str, sent: str
+):
+    file = FILE.replace(b'"a"', b'"a"\r\nContent-Type: ' + media_type.encode()) % wav(1.0)
+    headers = {"Content-Type": FORM}
+    status, _ = await door.post(TRANSCRIPTIONS, data=MODEL + file + END, headers=headers)
+    assert (status, door.server.asked[0].file[1]) == (200, sent)
+
+
 async def test_a_server_without_room_is_asked_again_with_the_whole_recording(door: Door):
     door.server.status = 503
     asking = asyncio.create_task(door.upload(wav(3.0)))

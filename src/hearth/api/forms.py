@@ -28,7 +28,8 @@ PIECE_BYTES = 256 * 1024
 """A spooled file is sent on in pieces of this size."""
 _ON_DISK = "/var/tmp"  # noqa: S108
 """Where `/tmp` is often in memory; the file has no name there."""
-_MEDIA_TYPE = re.compile(r"[!-~]+/[!-~]+(?: ?; ?[!-~]+)*")
+_MEDIA_TYPE = re.compile(r"[!-.0-:<-~]+/[!-:<-~]+(?: ?; ?[!-:<-~]+)*")
+"""No text matches it in two ways, else one that does not match would take for ever."""
 
 
 def boundary_of(content_type: str) -> bytes:
