@@ -120,6 +120,26 @@ async def test_a_model_is_asked_for_by_the_servers_own_name(upstream: str, name:
         assert [peer.json["model"] for peer in script.sent_to(CHAT)] == [upstream] * 2
 
 
+@pytest.mark.parametrize("path", [CHAT, Endpoint.SPEECH.value])
+@pytest.mark.parametrize(
+    "names",
+    [
+        '"model":"secret","Model":"m"',
+        '"model":"secret","Mod\\u0065l":"m"',
+        '"mod\\u0065l":"secret","MODEL":"m"',
+    ],
+)
+async def test_the_server_goes_by_the_name_that_rights_were_checked_by(names: str, path: str):
+    async with before({CHAT: HELLO, path: HELLO}, "m", "secret") as (engine, script):
+        asked = f'{{{names},"messages":[],"stream":true}}'.encode()
+        exchange = await engine.open(BackendCall(method="POST", path=path, body=asked))
+        await read(exchange)
+        [peer] = script.sent_to(path)
+        assert {key: peer.json[key] for key in peer.json if key.lower() == "model"} == {
+            "model": "m"
+        }
+
+
 def asking(path: str, **fields: Any) -> BackendCall:
     own: Fields = {"input": "hi"} if path == Endpoint.OPENAI_RESPONSES else {"messages": HI}
     own |= {"max_tokens": 5} if path == Endpoint.ANTHROPIC_MESSAGES else {}

@@ -154,15 +154,22 @@ class OpenAiCalls:
         return True
 
     async def _addressed(self, body: bytes) -> bytes | None:
-        """The body with the server's own name of the model; None where it has no such model."""
-        found = _MODEL.search(body) if body.count(b'"model"') == 1 else None
+        """The body with the server's own name of the model; None where it has no such model.
+
+        Of several spellings of a field it has the one alone by which the caller's rights were
+        checked: the server may go by another.
+        """
+        found = _MODEL.search(body) if _is_named_once(body) else None
+        is_clear = True
         if found is None:
-            fields = folded(await _read(body))
+            written = await _read(body)
+            fields = folded(written)
+            is_clear = fields is written
             model = str(fields.get("model") or "")
         else:
             model = str(object_in(b'{"model":%b}' % found[1]).get("model"))
         name = await self._upstream(model)
-        if name is None or name == model:
+        if name is None or (name == model and is_clear):
             return None if name is None else body
         if found is None:
             return await made(len(body), lambda: encode({**fields, "model": name}))
@@ -384,6 +391,12 @@ def failed(route: Route, status: int, message: str, headers: Headers = ()) -> Re
 def encode_name(name: str) -> bytes:
     """A name as a JSON text."""
     return encode({"": name})[4:-1]
+
+
+def _is_named_once(body: bytes) -> bool:
+    """Is one key alone spelled `model`, in whatever letter case? None is, with escapes."""
+    may_be_escaped = b"\\u006" in body or b"\\u004" in body
+    return not may_be_escaped and body.lower().count(b'"model"') == 1
 
 
 async def _read(body: bytes) -> JsonObject:
