@@ -21,6 +21,7 @@ from hearth.execution.gpu_tracker import CardUse, GpuTracker
 from hearth.execution.runtime import Runtime
 from hearth.execution.swapper import Swapper
 from hearth.execution.tasks import cancel_all
+from hearth.main_memory import MainMemory
 from hearth.scheduling.inputs import Input, LoadAborted, Loaded, LoadFailed, Unloaded, UnloadFailed
 from hearth.types import GpuReading, LoadOptions, ResidentModel, SleepLevel
 from tests.support.echo_engine import EchoEngine
@@ -29,11 +30,12 @@ from tests.support.virtual_time import in_virtual_time
 
 MODEL = "a"
 HELD_MIB = 9000.0
+HOST_MIB = 64_000.0
 
 
 class Sleeping(EchoEngine):
-    """Keeps `keeps_mib` of the card asleep. `fails`: the steps that raise. `done`: what it was told
-    to do.
+    """Keeps `keeps_mib` of the card asleep, and offloaded all of it in main memory. `fails`: the
+    steps that raise. `done`: what it was told to do.
     """
 
     def __init__(self, keeps_mib: float, *fails: str) -> None:
@@ -43,6 +45,10 @@ class Sleeping(EchoEngine):
         self.level: SleepLevel | None = None
         self.held_mib = 0.0
         self.done: list[str] = []
+
+    @property
+    def host_mib(self) -> float:
+        return HELD_MIB if self.level == "offload" else 0.0
 
     def sleeps(self, model: str) -> tuple[SleepLevel, ...]:
         del model
@@ -132,7 +138,11 @@ async def bench(engine: Sleeping, *, is_read: bool = True) -> AsyncIterator[Benc
             await runtime.card_beat.pause(5.0)
 
     table = EngineTable.of_one(engine)
-    swapper = Swapper(runtime, table, BackendWatch(runtime, table))
+
+    def read_host() -> MainMemory:
+        return MainMemory(total_mib=HOST_MIB, available_mib=HOST_MIB - engine.host_mib)
+
+    swapper = Swapper(runtime, table, BackendWatch(runtime, table), read_host)
     reading = asyncio.ensure_future(read())
     async with aclosing(swapper):
         yield Bench(engine, swapper, events, posted)
@@ -286,6 +296,35 @@ async def test_one_that_sleeps_deeper_is_measured_by_what_it_kept():
         deeper = await home.go("discard")
         assert isinstance(deeper, Unloaded)
         assert (deeper.level, deeper.residual_mib, deeper.failed_level) == ("discard", 600.0, None)
+
+
+class Still(Unstoppable):
+    """Reads over what it is told asleep."""
+
+    async def sleep(self, model: str, level: SleepLevel) -> None:
+        await super().sleep(model, self.level or level)
+
+
+@pytest.mark.parametrize(
+    ("engine", "then", "level", "host_mib"),
+    [
+        (Sleeping(800.0), "discard", "discard", 0.0),
+        (Still(800.0), "discard", "offload", HELD_MIB),
+        (Still(800.0), None, "offload", HELD_MIB),
+    ],
+)
+@in_virtual_time
+async def test_one_that_sleeps_is_reported_with_what_it_has_of_main_memory(
+    engine: Sleeping, then: SleepLevel | None, level: SleepLevel, host_mib: float
+):
+    async with bench(engine) as home:
+        await home.come()
+        slept = await home.go("offload")
+        assert isinstance(slept, Unloaded)
+        assert slept.host_mib == HELD_MIB
+        again = await home.go(then)
+        assert isinstance(again, Unloaded)
+        assert (again.level, again.host_mib) == (level, host_mib)
 
 
 @in_virtual_time

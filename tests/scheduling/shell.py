@@ -299,13 +299,15 @@ class Shell:
     def unloaded(self) -> list[str]:
         return self.tell(inputs.Unloaded(model=self.unloading.pop(0)))
 
-    def slept(self, residual_gb: float = 0.5, host_gb: float = 0.0) -> list[str]:
-        """What was to sleep does, and keeps so much."""
+    def slept(
+        self, residual_gb: float = 0.5, host_gb: float = 0.0, level: SleepLevel | None = None
+    ) -> list[str]:
+        """What was to sleep does, at this level in place of that, and keeps so much."""
         model = self.unloading.pop(0)
         return self.tell(
             inputs.Unloaded(
                 model=model,
-                level=self.levels[model],
+                level=level or self.levels[model],
                 residual_mib=residual_gb * 1024.0,
                 host_mib=host_gb * 1024.0,
             )

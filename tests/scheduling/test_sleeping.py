@@ -91,9 +91,13 @@ what does not give up more is left alone, and costs nobody the answer [a:14 b:23
   sleeps a:offload b:offload; asleep a offload 0.5 14; ext b -> unload a; unload_failed -> load b;
   loaded -> start 1 on b
 what cannot be stopped keeps what it has, and is asked no more until it is woken [a:14 b:23.8 | a]
-  sleeps a:discard b; ext b -> unload a; slept 3 0 -> load b; loaded -> start 1 on b; end 1;
+  sleeps a:discard b; ext b -> unload a; slept 3 0 discard -> load b; loaded -> start 1 on b; end 1;
   at 5000; unwant a; ext a -> unload b; unloaded -> load a; loaded -> start 2 on a; end 2;
   ext b -> unload a
+what cannot sleep deeper keeps what it has, too [| c]
+  sleeps b:offload c:offload+discard d:offload; host 99; ext b -> offload c; slept 0.5 9 -> load b;
+  loaded -> start 1 on b; ext d; end 1 -> discard c; slept 0.5 9 offload -> unload b;
+  unloaded -> load d
 what was not begun to wake still sleeps [vram_gb=24 a:14 b:18 | ]
   sleeps a:offload b:offload; asleep a offload 0.5 14; ext a -> load a; short; at 5 -> load a
 a sleeper whose engine does not list it any more has to be started [a:14 b:23.8 | ]

@@ -239,8 +239,8 @@ _STEPS: dict[str, Callable[..., object]] = {
     "keeps_failing": lambda shell, pause_s: shell.load_failed(
         permanent=True, left_alone_s=float(pause_s)
     ),
-    "slept": lambda shell, residual_gb="0.5", host_gb="0": shell.slept(
-        float(residual_gb), float(host_gb)
+    "slept": lambda shell, residual_gb="0.5", host_gb="0", level=None: shell.slept(
+        float(residual_gb), float(host_gb), level
     ),
     "wake_failed": lambda shell, level: shell.wake_failed(level),
     "short": lambda shell: shell.load_failed(short=True),

@@ -249,7 +249,7 @@ class DecisionChecker:
             total += sum(
                 sleeper.rest.residual_mib
                 for sleeper in residency.sleepers.asleep.values()
-                if sleeper.model not in stuck
+                if sleeper.model not in stuck and not sleeper.stays
             )
             _require(
                 total <= capacity, f"loading {model} reserves {total:.0f} MiB of {capacity:.0f}"

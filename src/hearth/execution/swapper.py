@@ -25,7 +25,7 @@ had taken next to nothing yet.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from math import inf
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ from hearth.scheduling.inputs import (
     Unloaded,
     UnloadFailed,
 )
-from hearth.scheduling.sleeping import PRIOR_RESIDUAL_MIB
+from hearth.scheduling.sleeping import PRIOR_RESIDUAL_MIB, Rest
 from hearth.types import ResidentModel, SleepLevel
 
 UNLOAD_TIMEOUT_S = 15.0
@@ -124,12 +124,13 @@ class MemoryInUse(NamedTuple):
 
 
 class _Bedtime(NamedTuple):
-    """How it was before a model went to sleep: when, what it had of the card, what all models had
-    of that, and main memory.
+    """How it was before a model went to sleep, or deeper: when, what it had of the card, and asleep
+    of main memory, what all models had of the card, and main memory.
     """
 
     at: float
     held_mib: float | None
+    host_mib: float
     in_use: MemoryInUse
     host: MainMemory | None
 
@@ -154,16 +155,23 @@ def _now() -> float:
 
 class Swapper:
     """Carries out loads and unloads, one task each, and remembers why the last one of a model
-    failed.
+    failed. `read_host`: what main memory has now.
     """
 
-    def __init__(self, runtime: Runtime, engines: EngineTable, watch: BackendWatch) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        engines: EngineTable,
+        watch: BackendWatch,
+        read_host: Callable[[], MainMemory | None] = read_main_memory,
+    ) -> None:
         self._runtime = runtime
         self._post = runtime.post
         self._engines = engines
         self._unreachable = watch.unreachable
         self._name_of = watch.known_name
         self._load_options = watch.load_options
+        self._read_host = read_host
         self._tasks: set[asyncio.Task[None]] = set()
         self._load_task: asyncio.Task[None] | None = None
         self._before = MemoryInUse()
@@ -172,8 +180,8 @@ class Swapper:
         self._stuck: HearthError | None = None
         self._loaded: dict[str, ResidentModel] = {}
         """Models as they were when they were last loaded."""
-        self._kept_mib: dict[str, float] = {}
-        """What those that sleep have of the card."""
+        self._kept: dict[str, Rest] = {}
+        """What is left of those that sleep."""
 
     def error_of(self, model: str) -> HearthError:
         return (
@@ -455,7 +463,7 @@ class Swapper:
             return
         level = self._asleep(model)
         if level is None or bedtime is None:
-            self._kept_mib.pop(model, None)
+            self._kept.pop(model, None)
             self._post(Unloaded(model=model, failed_level=failed_level))
             return
         residual_mib = await self._residual_mib(model, bedtime)
@@ -467,11 +475,15 @@ class Swapper:
         """How it is before it goes to sleep; None of one that never does."""
         if not self._engines.of(model).sleeps(self._engines.own_name(model)):
             return None
+        is_awake = self._asleep(model) is None
+        rest = None if is_awake else self._kept.get(model)
+        held_mib = self._held_mib(model) if is_awake else None
         return _Bedtime(
             at=self._runtime.clock.monotonic(),
-            held_mib=self._held_mib(model),
+            held_mib=held_mib if rest is None else rest.residual_mib,
+            host_mib=0.0 if rest is None else rest.host_mib,
             in_use=await self._memory_in_use(model, _now() + LOOK_S),
-            host=read_main_memory(),
+            host=self._read_host(),
         )
 
     async def _put_to_sleep(self, model: str, level: SleepLevel) -> None:
@@ -503,17 +515,17 @@ class Swapper:
             self._sleep_failed(model, level, "sleep", why or f"{kept} allowed")
             await self._unload(model, failed_level)
             return
-        self._is_asleep(model, level, bedtime, residual_mib)
+        self._is_asleep(model, self._asleep(model) or level, bedtime, residual_mib)
 
     def _is_asleep(
         self, model: str, level: SleepLevel, bedtime: _Bedtime, residual_mib: float
     ) -> None:
         """Report it so."""
-        self._kept_mib[model] = residual_mib
-        host_now = read_main_memory()
-        host_mib = 0.0
+        host_now = self._read_host()
+        host_mib = bedtime.host_mib
         if bedtime.host is not None and host_now is not None:
-            host_mib = max(0.0, bedtime.host.available_mib - host_now.available_mib)
+            host_mib = max(0.0, host_mib + bedtime.host.available_mib - host_now.available_mib)
+        self._kept[model] = Rest(residual_mib, host_mib)
         self._runtime.events.emit(
             ModelPutToSleep(
                 at=self._runtime.clock.monotonic(),
@@ -527,9 +539,7 @@ class Swapper:
         self._post(Unloaded(model=model, level=level, residual_mib=residual_mib, host_mib=host_mib))
 
     def _held_mib(self, model: str) -> float | None:
-        """What it has of the card, as far as that is known."""
-        if self._asleep(model) is not None:
-            return self._kept_mib.get(model)
+        """What it has of the card awake, as far as that is known."""
         loaded = self._loaded.get(model)
         if loaded is not None and loaded.vram_mib:
             return loaded.vram_mib

@@ -627,16 +627,16 @@ class Residency:
         if resident is None:
             sleeper = self.sleepers.asleep.get(model)
             was_moving = self.sleepers.stay(model)
-            was_to_stop = was_moving and sleeper is not None and sleeper.becomes is None
-            self.sleepers.take(fact, now, now, was_to_stop=was_to_stop)
+            stays = was_moving and sleeper is not None and sleeper.becomes != fact.level
+            self.sleepers.take(fact, now, now, stays=stays)
             if was_moving:
                 self._cleared(now)
             return
         is_coming = resident.phase in {"loading", "cutting"}
         if is_coming or (resident.phase == "ready" and resident.running):
             return
-        was_to_stop = resident.phase == "unloading" and resident.becomes is None
-        self.sleepers.take(fact, resident.last_used_at, now, was_to_stop=was_to_stop)
+        stays = resident.phase == "unloading" and resident.becomes != fact.level
+        self.sleepers.take(fact, resident.last_used_at, now, stays=stays)
         if resident.phase == "unloading":
             self.caches.save(model)
         del self.residents[model]

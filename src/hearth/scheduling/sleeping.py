@@ -6,8 +6,8 @@ numbers the rules as they are here.
    more than is free. Where there is no room, the least recently used sleepers give up more.
 2. What sleepers keep of the card never costs a model its room: the least recently used are stopped
    until it fits, the evicted one included. Where nothing can be reckoned, none sleeps.
-   One that was to be stopped and sleeps all the same, since its server is not Hearth's to stop,
-   keeps what it has until it is woken.
+   One that was to give up more and has not, since its server is not Hearth's to stop, keeps what
+   it has until it is woken.
 3. A sleeper gives up more within a swap or a lease, before anything is evicted, and where all take
    more than they may: the limit was lowered, or what a swap was for has left. Age alone changes
    nothing, but with the policy `ages`: then 60 s after its last use a model holds no weights, and
@@ -71,7 +71,7 @@ class Sleeper:
     # what it is on its way to become; of use while it `moves`
     becomes: SleepLevel | None = None
     moves: bool = False
-    # it was to be stopped and sleeps all the same, so it cannot give up more
+    # it sleeps at another level than it was to, so it cannot give up more
     stays: bool = False
 
 
@@ -212,10 +212,8 @@ class Sleepers:
             sleeper.moves = False
         return was_moving
 
-    def take(
-        self, fact: Unloaded, last_used_at: float, now: float, *, was_to_stop: bool = False
-    ) -> None:
-        """Know what an unload has left of a model."""
+    def take(self, fact: Unloaded, last_used_at: float, now: float, *, stays: bool = False) -> None:
+        """Know what an unload has left of a model; `stays`: not what was ordered."""
         if fact.failed_level is not None:
             self.strike(fact.model, fact.failed_level)
         before = self.asleep.get(fact.model)
@@ -226,7 +224,7 @@ class Sleepers:
         self._learned[fact.model, fact.level] = rest
         used_at = last_used_at if before is None else before.last_used_at
         since = now if before is None else before.since
-        self.add(Sleeper(fact.model, fact.level, rest, used_at, since, stays=was_to_stop))
+        self.add(Sleeper(fact.model, fact.level, rest, used_at, since, stays=stays))
 
     def add(self, sleeper: Sleeper) -> None:
         self.asleep[sleeper.model] = sleeper

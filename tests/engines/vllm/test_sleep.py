@@ -88,6 +88,16 @@ async def test_one_that_cannot_be_stopped_sleeps_as_deeply_as_it_may():
         assert script.orders == ["/sleep?level=1&mode=abort"]
 
 
+async def test_one_that_sleeps_is_not_woken_so_that_it_may_sleep_deeper():
+    """vLLM reads over such an order, and to be woken it needs the room that others have."""
+    async with before(*BOTH) as (engine, script):
+        await engine.sleep(MODEL, "offload")
+        await engine.sleep(MODEL, "discard")
+        await engine.unload(MODEL)
+        assert dict(engine.asleep())[MODEL] == "offload"
+        assert script.orders == ["/sleep?level=1&mode=abort"]
+
+
 async def test_one_that_slept_before_the_gateway_began_is_woken():
     async with before("offload") as (engine, script):
         script.is_asleep = True

@@ -57,7 +57,9 @@ class SleepingControl(Control, ABC):
 
 
 class SleepingServer(OpenAiServer):
-    """The server at one address; see `OpenAiServer`."""
+    """The server at one address; see `OpenAiServer`. One that sleeps stays at its level until it is
+    woken: vLLM reads over what it is told then.
+    """
 
     _control: SleepingControl
 
@@ -77,7 +79,8 @@ class SleepingServer(OpenAiServer):
 
     async def sleep(self, model: str, level: SleepLevel) -> None:
         await self._find(model)
-        await self._control.sleep(level)
+        if not await self._control.is_asleep():
+            await self._control.sleep(level)
 
     async def load(self, model: str, options: LoadOptions) -> None:
         await super().load(model, options)
@@ -88,7 +91,4 @@ class SleepingServer(OpenAiServer):
         levels = self._control.levels
         if not levels:
             await super().unload(model)
-        await self._find(model)
-        if self._control.level != levels[-1]:
-            await self._control.wake()
-            await self._control.sleep(levels[-1])
+        await self.sleep(model, levels[-1])
