@@ -29,6 +29,7 @@ from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time
 
 MODEL = "a"
+OTHER = "b"
 HELD_MIB = 9000.0
 HOST_MIB = 64_000.0
 
@@ -335,3 +336,50 @@ async def test_a_sleeper_is_stopped_for_good():
         gone = await home.go(None)
         assert isinstance(gone, Unloaded)
         assert (gone.level, home.engine.done[-1]) == (None, "stop")
+
+
+class Pair(Sleeping):
+    """Has `a`, which frees nothing of the card asleep, and `b`, which frees all."""
+
+    def __init__(self) -> None:
+        super().__init__(HELD_MIB)
+        EchoEngine.__init__(self, MODEL, OTHER)
+        self.slept: dict[str, SleepLevel] = {}
+
+    def asleep(self) -> Mapping[str, SleepLevel]:
+        return dict(self.slept)
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        return tuple(each for each in await super().resident() if each.name not in self.slept)
+
+    async def load(self, model: str, options: LoadOptions) -> None:
+        await EchoEngine.load(self, model, options)
+        self.held_mib += HELD_MIB
+
+    async def unload(self, model: str) -> None:
+        await EchoEngine.unload(self, model)
+        if self.slept.pop(model, None) is None or model == MODEL:
+            self.held_mib -= HELD_MIB
+
+    async def sleep(self, model: str, level: SleepLevel) -> None:
+        await asyncio.sleep(0.2)
+        self.slept[model] = level
+        self.held_mib -= 0.0 if model == MODEL else HELD_MIB
+
+
+@pytest.mark.parametrize("order", [(MODEL, OTHER), (OTHER, MODEL)])
+@pytest.mark.parametrize("other_becomes", ["offload", None])
+@in_virtual_time
+async def test_what_another_frees_meanwhile_is_not_taken_for_what_a_sleep_has_freed(
+    order: tuple[str, str], other_becomes: SleepLevel | None
+):
+    async with bench(Pair()) as home:
+        for model in order:
+            home.swapper.load(model)
+            await home.answer()
+        for model in order:
+            home.swapper.unload(model, "offload" if model == MODEL else other_becomes)
+        reports = [await home.answer(), await home.answer()]
+        found = {each.model: each for each in reports if isinstance(each, Unloaded)}
+        assert (found[MODEL].level, found[MODEL].failed_level) == (None, "offload")
+        assert (found[OTHER].level, found[OTHER].residual_mib) == (other_becomes, 0.0)

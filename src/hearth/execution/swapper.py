@@ -25,7 +25,8 @@ had taken next to nothing yet.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -173,6 +174,8 @@ class Swapper:
         self._load_options = watch.load_options
         self._read_host = read_host
         self._tasks: set[asyncio.Task[None]] = set()
+        self._going: dict[asyncio.Task[None], bool] = {}
+        """Unloads that are under way, and which of them are measured."""
         self._load_task: asyncio.Task[None] | None = None
         self._before = MemoryInUse()
         """Of the latest load, as it began."""
@@ -213,9 +216,24 @@ class Swapper:
         self._spawn(self._cut(model), f"cut {model}", failed)
 
     def unload(self, model: str, level: SleepLevel | None = None) -> None:
-        """Stop it, or put it to sleep."""
-        work = self._unload(model) if level is None else self._put_to_sleep(model, level)
-        self._spawn(work, f"unload {model}", UnloadFailed(model=model))
+        """Stop it, or put it to sleep. What one that may sleep has freed shows in the memory of the
+        card, so nothing else goes meanwhile.
+        """
+        is_measured = bool(self._engines.of(model).sleeps(self._engines.own_name(model)))
+        ahead = [each for each, measured in self._going.items() if measured or is_measured]
+        go = partial(self._put_to_sleep, level=level) if level is not None else self._unload
+        work = self._after(ahead, lambda: go(model))
+        task = self._spawn(work, f"unload {model}", UnloadFailed(model=model))
+        self._going[task] = is_measured
+        task.add_done_callback(self._going.pop)
+
+    @staticmethod
+    async def _after(
+        ahead: Collection[asyncio.Task[None]], work: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        if ahead:
+            await asyncio.wait(ahead)
+        await work()
 
     def _spawn(
         self, work: Coroutine[None, None, None], name: str, broken: Input
