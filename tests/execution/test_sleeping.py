@@ -250,12 +250,14 @@ class Unstoppable(Sleeping):
 
 
 @in_virtual_time
-async def test_one_that_frees_too_little_and_cannot_be_stopped_is_woken_and_keeps_its_room():
-    async with bench(Unstoppable(HELD_MIB)) as home:
+async def test_one_that_frees_too_little_and_cannot_be_stopped_sleeps_with_what_it_keeps():
+    async with bench(Unstoppable(3000.0)) as home:
         await home.come()
-        assert isinstance(await home.go("offload"), UnloadFailed)
-        assert home.engine.done == ["load", "sleep", "stop", "wake"]
-        assert "cannot be stopped" in home.swapper.error_of(MODEL).message
+        slept = await home.go("offload")
+        assert isinstance(slept, Unloaded)
+        assert (slept.level, slept.failed_level) == ("offload", "offload")
+        assert (slept.residual_mib, slept.host_mib) == (3000.0, HELD_MIB)
+        assert home.engine.done == ["load", "sleep", "stop"]
 
 
 class Dozing(Unstoppable):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hearth.config.scheduler_settings import SleepSettings
 from hearth.config.settings import ModelSettings
 from hearth.errors import LoadError
 from hearth.events import ModelPutToSleep, ModelWoken, SleepFailed
-from hearth.types import LoadOptions, SleepLevel
+from hearth.types import LoadOptions, ResidentModel, SleepLevel
 from tests.execution.test_gpu_watch import CardHouse
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.house import FULL_TEXT, body_of, settings_with, text_of
@@ -58,18 +58,24 @@ class Sleepy(FakeOllama):
         self.slept[model] = level
 
 
-def home() -> CardHouse:
+def home(
+    server: Callable[..., Sleepy] = Sleepy,
+    *,
+    room_mib: float = ROOM_MIB,
+    max_residual_gb: float = 1.5,
+    b_gb: float = HELD_MIB / 1024,
+) -> CardHouse:
     settings = settings_with()
-    sleep = SleepSettings(host_ram_gb=4.0)
+    sleep = SleepSettings(host_ram_gb=4.0, max_residual_gb=max_residual_gb)
     gpu = settings.gpu.model_copy(update={"sleep": sleep, "sample_interval_s": 1.0})
-    sizes = {name: ModelSettings(vram_gb=HELD_MIB / 1024) for name in ("a", "b")}
+    sizes = {name: ModelSettings(vram_gb=gb) for name, gb in (("a", HELD_MIB / 1024), ("b", b_gb))}
     return CardHouse(
         FakeModel(name="a", vram_mib=HELD_MIB),
         FakeModel(name="b", vram_mib=HELD_MIB),
         settings=settings.replace(gpu=gpu, models=sizes),
-        capacity_mib=ROOM_MIB,
-        ollama=Sleepy,
-        card={"total_mib": ROOM_MIB},
+        capacity_mib=room_mib,
+        ollama=server,
+        card={"total_mib": room_mib},
     )
 
 
@@ -151,3 +157,34 @@ async def test_what_sleeps_is_still_known_after_the_card_could_not_be_read_for_a
         await house.gateway.orders.unload("a")
         await asyncio.sleep(10.0)
         assert server.done[-1] == "stop a"
+
+
+class Unstoppable(Sleepy):
+    """`a` cannot be stopped, and frees nothing asleep."""
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        return tuple(each for each in await super().resident() if each.name not in self.slept)
+
+    async def sleep(self, model: str, level: SleepLevel) -> None:
+        if model.startswith("b"):
+            await super().sleep(model, level)
+            return
+        self._do("sleep", model)
+        self.slept[model] = level
+
+    async def unload(self, model: str) -> None:
+        if model.startswith("b"):
+            await super().unload(model)
+        elif model not in self.slept:
+            await self.sleep(model, "offload")
+
+
+@in_virtual_time
+async def test_what_neither_frees_enough_asleep_nor_can_be_stopped_costs_nobody_the_answer():
+    async with home(Unstoppable, room_mib=2500.0, max_residual_gb=1.0, b_gb=1.4) as house:
+        server: Any = house.ollama
+        await ask(house, *"abab")
+        steps = ["load a", "sleep a", "load b", "sleep b", "wake a", "sleep a", "wake b"]
+        assert server.done == steps
+        [failed] = house.events.of(SleepFailed)  # the second one was to be a stop
+        assert failed.detail == "it keeps 1200 MiB of the GPU's memory, 1024 MiB are allowed"

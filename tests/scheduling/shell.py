@@ -313,10 +313,17 @@ class Shell:
             )
         )
 
-    def sleep_failed(self) -> list[str]:
-        """What was to sleep frees nothing, and is stopped."""
+    def sleep_failed(self, residual_gb: float | None = None) -> list[str]:
+        """What was to sleep frees too little, and is stopped, or cannot be and keeps so much."""
         model = self.unloading.pop(0)
-        return self.tell(inputs.Unloaded(model=model, failed_level=self.levels[model]))
+        failed = self.levels[model]
+        residual_mib = (residual_gb or 0.0) * 1024.0
+        level = None if residual_gb is None else failed
+        return self.tell(
+            inputs.Unloaded(
+                model=model, level=level, residual_mib=residual_mib, failed_level=failed
+            )
+        )
 
     def wake_failed(self, level: SleepLevel) -> list[str]:
         """What was to wake from a level does not, and is started."""

@@ -94,6 +94,10 @@ what cannot be stopped keeps what it has, and is asked no more until it is woken
   sleeps a:discard b; ext b -> unload a; slept 3 0 discard -> load b; loaded -> start 1 on b; end 1;
   at 5000; unwant a; ext a -> unload b; unloaded -> load a; loaded -> start 2 on a; end 2;
   ext b -> unload a
+what frees too little and cannot be stopped keeps what it has, and that counts against the level
+  host 99; sleeps a:offload+discard b:offload; ext b -> offload a; sleep_failed 3 -> load b;
+  loaded -> start 1 on b; unwant a; ext a; end 1 -> offload b; slept 0.5 18 -> load a;
+  loaded -> start 2 on a; ext b; end 2 -> discard a
 what cannot sleep deeper keeps what it has, too [| c]
   sleeps b:offload c:offload+discard d:offload; host 99; ext b -> offload c; slept 0.5 9 -> load b;
   loaded -> start 1 on b; ext d; end 1 -> discard c; slept 0.5 9 offload -> unload b;

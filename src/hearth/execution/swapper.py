@@ -461,33 +461,26 @@ class Swapper:
                 raise self._stuck
             await asyncio.sleep(POLL_S)
 
-    async def _unload(self, model: str, failed_level: SleepLevel | None = None) -> None:
-        """Stop it. One that cannot be stopped, and sleeps in place of that, is reported with what
-        it still has of the card.
-        """
+    async def _unload(self, model: str) -> None:
         bedtime = await self._bedtime(model)
+        if await self._stopped(model):
+            is_asleep = self._asleep(model) is not None
+            residual_mib = await self._residual_mib(model, bedtime) if is_asleep else 0.0
+            self._has_gone(model, bedtime, residual_mib)
+
+    async def _stopped(self, model: str) -> bool:
+        """Stop it; one that cannot be stopped sleeps. False: it does neither, which is reported."""
         try:
             await self._drop(model)
             await self._gone(model)
-            if failed_level is not None and self._asleep(model) is not None:
-                await self._watched_load(model)  # as it was, and in the room that it has
-                raise LoadError(f"model '{model}' frees too little asleep, and cannot be stopped")
         except ModelNotFound:
             # deleted while in memory: no call reaches it by name any more, and the model server
             # gives its room to the next load
             pass
         except HearthError as error:
             self._failed(model, error, UnloadFailed(model=model))
-            return
-        level = self._asleep(model)
-        if level is None or bedtime is None:
-            self._kept.pop(model, None)
-            self._post(Unloaded(model=model, failed_level=failed_level))
-            return
-        residual_mib = await self._residual_mib(model, bedtime)
-        if residual_mib == inf:
-            residual_mib = min(PRIOR_RESIDUAL_MIB, bedtime.held_mib or inf)
-        self._is_asleep(model, level, bedtime, residual_mib)
+            return False
+        return True
 
     async def _bedtime(self, model: str) -> _Bedtime | None:
         """How it is before it goes to sleep; None of one that never does."""
@@ -505,8 +498,8 @@ class Swapper:
         )
 
     async def _put_to_sleep(self, model: str, level: SleepLevel) -> None:
-        """Put a model to sleep, and see what of the card it still has. Too much ends it and counts
-        against the level; what cannot be seen ends it, too.
+        """Put a model to sleep, and see what of the card it still has. Too much ends it, if it can
+        be stopped, and counts against the level; what cannot be seen ends it, too.
         """
         engine = self._engines.of(model)
         bedtime = await self._bedtime(model)
@@ -528,17 +521,30 @@ class Swapper:
         except TimeoutError:
             why = f"it does not sleep within {SLEEP_TIMEOUT_S:g} s"
         most_mib = self._runtime.settings.gpu.sleep.max_residual_gb * MIB_PER_GB
-        if bedtime is None or residual_mib > most_mib:
+        if bedtime is not None and residual_mib <= most_mib:
+            failed_level = None
+        else:
             kept = f"it keeps {residual_mib:.0f} MiB of the GPU's memory, {most_mib:.0f} MiB are"
             self._sleep_failed(model, level, "sleep", why or f"{kept} allowed")
-            await self._unload(model, failed_level)
-            return
-        self._is_asleep(model, self._asleep(model) or level, bedtime, residual_mib)
+            if not await self._stopped(model):
+                return
+        self._has_gone(model, bedtime, residual_mib, failed_level)
 
-    def _is_asleep(
-        self, model: str, level: SleepLevel, bedtime: _Bedtime, residual_mib: float
+    def _has_gone(
+        self,
+        model: str,
+        bedtime: _Bedtime | None,
+        residual_mib: float,
+        failed_level: SleepLevel | None = None,
     ) -> None:
-        """Report it so."""
+        """Report it so, or asleep with what it still has."""
+        level = self._asleep(model)
+        if level is None or bedtime is None:
+            self._kept.pop(model, None)
+            self._post(Unloaded(model=model, failed_level=failed_level))
+            return
+        if residual_mib == inf:
+            residual_mib = min(PRIOR_RESIDUAL_MIB, bedtime.held_mib or inf)
         host_now = self._read_host()
         host_mib = bedtime.host_mib
         if bedtime.host is not None and host_now is not None:
@@ -554,7 +560,15 @@ class Swapper:
                 host_mib=host_mib,
             )
         )
-        self._post(Unloaded(model=model, level=level, residual_mib=residual_mib, host_mib=host_mib))
+        self._post(
+            Unloaded(
+                model=model,
+                level=level,
+                residual_mib=residual_mib,
+                host_mib=host_mib,
+                failed_level=failed_level,
+            )
+        )
 
     def _held_mib(self, model: str) -> float | None:
         """What it has of the card awake, as far as that is known."""

@@ -157,7 +157,7 @@ class Unloaded(OfDevice):
     level: SleepLevel | None = None
     residual_mib: float = 0.0  # what it still takes of the card
     host_mib: float = 0.0  # what it takes of main memory
-    # to sleep at this level had freed too little: its process was ended
+    # to sleep at this level had freed too little: it was stopped, if that can be
     failed_level: SleepLevel | None = None
 
 

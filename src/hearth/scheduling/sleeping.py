@@ -216,6 +216,7 @@ class Sleepers:
         """Know what an unload has left of a model; `stays`: not what was ordered."""
         if fact.failed_level is not None:
             self.strike(fact.model, fact.failed_level)
+            stays = True
         before = self.asleep.get(fact.model)
         self._drop(fact.model)
         if fact.level is None or self._listing.is_away(fact.model):
