@@ -258,6 +258,12 @@ class ModelLeftAlone(LoadError):
     reason = "swap_failed"
 
 
+class StaysAwake(LoadError):
+    """A server that can only sleep has not fallen asleep, and works on."""
+
+    reason = "swap_failed"
+
+
 class BackendUnreachable(BackendError):
     """The model server cannot be reached."""
 

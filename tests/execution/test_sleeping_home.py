@@ -8,12 +8,12 @@ from typing import Any
 
 from hearth.config.scheduler_settings import SleepSettings
 from hearth.config.settings import ModelSettings
-from hearth.errors import LoadError
+from hearth.errors import LoadError, StaysAwake
 from hearth.events import ModelPutToSleep, ModelWoken, SleepFailed
 from hearth.types import LoadOptions, ResidentModel, SleepLevel
 from tests.execution.test_gpu_watch import CardHouse
 from tests.support.fake_ollama import FakeModel, FakeOllama
-from tests.support.house import FULL_TEXT, body_of, settings_with, text_of
+from tests.support.house import FULL_TEXT, body_of, heard, settings_with, text_of
 from tests.support.virtual_time import in_virtual_time
 
 HELD_MIB = 1200.0
@@ -176,7 +176,10 @@ class Unstoppable(Sleepy):
         if model.startswith("b"):
             await super().unload(model)
         elif model not in self.slept:
-            await self.sleep(model, "offload")
+            try:
+                await self.sleep(model, "offload")
+            except LoadError as error:
+                raise StaysAwake(error.message) from error
 
 
 @in_virtual_time
@@ -188,3 +191,16 @@ async def test_what_neither_frees_enough_asleep_nor_can_be_stopped_costs_nobody_
         assert server.done == steps
         [failed] = house.events.of(SleepFailed)  # the second one was to be a stop
         assert failed.detail == "it keeps 1200 MiB of the GPU's memory, 1024 MiB are allowed"
+
+
+@in_virtual_time
+async def test_what_neither_sleeps_nor_can_be_stopped_works_on():
+    async with home(Unstoppable) as house:
+        server: Any = house.ollama
+        server.fails = {"sleep"}
+        await ask(house, "a")
+        for _ in range(2):
+            error = (await heard(house.submit("b", service_s=0.5)))[1]
+            assert isinstance(error, LoadError)
+            await ask(house, "a", "a")
+        assert server.done.count("load a") == 1

@@ -329,8 +329,8 @@ class Shell:
         """What was to wake from a level does not, and is started."""
         return self.tell(inputs.Loaded(model=self.loading.pop().model, failed_level=level))
 
-    def unload_failed(self) -> list[str]:
-        return self.tell(inputs.UnloadFailed(model=self.unloading.pop(0)))
+    def unload_failed(self, *, works: bool = False) -> list[str]:
+        return self.tell(inputs.UnloadFailed(model=self.unloading.pop(0), works=works))
 
     def load_cut(self, *, clean: bool = True) -> list[str]:
         return self.tell(inputs.LoadAborted(model=self.cutting.pop(), clean=clean))

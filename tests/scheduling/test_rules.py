@@ -673,6 +673,9 @@ a home model that does not load gives up nobody who has another model to wait fo
   end 1 -> start 3 on a
 a model that does not go twice gives up those who need its place
   ext b -> unload a; unload_failed; at 5 -> unload a; unload_failed -> fail 1 load_failed
+a model that was never on its way out works on
+  ext b -> unload a; unload_failed works; ext a; at 5 -> unload a;
+  unload_failed works -> fail 1 load_failed, start 2 on a; end 2; at 100
 a model that does not go gives up nobody who can run beside it [vram_gb=24 a:12 b:12 c:12 | a b]
   ext b -> start 1 on b; ext any -> start 2 on a; fail 2 first_byte_timeout -> unload a;
   unload_failed; at 5 -> unload a; unload_failed; end 1 -> start 2 on b

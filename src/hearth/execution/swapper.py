@@ -39,6 +39,7 @@ from hearth.errors import (
     LoadError,
     ModelLeftAlone,
     ModelNotFound,
+    StaysAwake,
     SwapTimedOut,
 )
 from hearth.events import ModelPutToSleep, ModelWoken, SleepFailed, SleepStep
@@ -478,7 +479,8 @@ class Swapper:
             # gives its room to the next load
             pass
         except HearthError as error:
-            self._failed(model, error, UnloadFailed(model=model))
+            works = isinstance(error, StaysAwake)
+            self._failed(model, error, UnloadFailed(model=model, works=works))
             return False
         return True
 

@@ -166,6 +166,7 @@ class UnloadFailed(OfDevice):
     """The model we asked to go is still listed after the time that takes."""
 
     model: str
+    works: bool = False  # it never was on its way out, so it takes work as before
 
 
 @value

@@ -645,16 +645,16 @@ class Residency:
             self._vacated = tuple(sorted((*self._vacated, model)))
             self._cleared(now)
 
-    def unload_failed(self, model: str, now: float) -> None:
+    def unload_failed(self, model: str, now: float, *, works: bool = False) -> None:
         """The model would not go: it counts as resident and is not trusted with work, so that it is
-        unloaded again.
+        unloaded again, but where it `works`.
         """
         resident = self.residents.get(model)
         if resident is None and self.sleepers.stay(model):
             self._cleared(now)
         if resident is not None and resident.phase in {"unloading", "cutting"}:
             resident.phase = "ready"
-            resident.suspect = True
+            resident.suspect = not works
             self._mark(resident)
             self._cleared(now)
 

@@ -87,8 +87,8 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
             _unloaded(device, fact, now)
         case inputs.LoadAborted():
             return _load_aborted(device, fact, now)
-        case inputs.UnloadFailed(model=model):
-            return _unload_failed(device, model, now)
+        case inputs.UnloadFailed(model=model, works=works):
+            return _unload_failed(device, model, now, works=works)
         case inputs.Drifted(appeared=appeared, vanished=vanished):
             for gone in vanished:
                 _unloaded(device, gone, now)
@@ -571,11 +571,13 @@ def _load_aborted(device: DeviceState, fact: inputs.LoadAborted, now: float) -> 
     return []
 
 
-def _unload_failed(device: DeviceState, model: str, now: float) -> list[Action]:
+def _unload_failed(
+    device: DeviceState, model: str, now: float, *, works: bool = False
+) -> list[Action]:
     if device.listing.is_away(model):  # it has gone with its model server
         _unloaded(device, inputs.Unloaded(model=model), now)
         return []
-    device.residency.unload_failed(model, now)
+    device.residency.unload_failed(model, now, works=works)
     device.not_before[model] = now + UNLOAD_RETRY_S
     if model in device.residency.sleepers.asleep:  # what waits does without its memory
         return []

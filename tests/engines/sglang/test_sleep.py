@@ -10,7 +10,7 @@ import pytest
 
 from hearth.clock import SystemClock
 from hearth.engines.sglang.engine import Sglang
-from hearth.errors import BackendUnreachable, LoadError
+from hearth.errors import BackendUnreachable, LoadError, StaysAwake
 from hearth.types import LoadOptions, SleepLevel
 from tests.engines.openai_server.scripted import JSON, Scripted, said
 from tests.engines.stub_server import Peer, StubServer
@@ -99,6 +99,8 @@ async def test_one_that_would_lose_its_weights_is_not_put_to_sleep(missing: str)
     async with before("offload", **{missing: False}) as (engine, script):
         with pytest.raises(LoadError, match="--enable-weights-cpu-backup"):
             await engine.sleep(MODEL, "offload")
+        with pytest.raises(StaysAwake, match="--enable-weights-cpu-backup"):
+            await engine.unload(MODEL)
         assert script.orders == []
         assert len(await engine.resident()) == 1
 

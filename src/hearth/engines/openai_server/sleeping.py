@@ -14,7 +14,7 @@ from hearth.dialects.gojson import JsonObject, encode
 from hearth.engines.openai_server.control import Control
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.openai_server.questions import said_in
-from hearth.errors import LoadError
+from hearth.errors import LoadError, StaysAwake
 from hearth.types import JSON_BODY, BackendCall, LoadOptions, ResidentModel, SleepLevel
 
 
@@ -87,8 +87,11 @@ class SleepingServer(OpenAiServer):
         await self._control.wake()
 
     async def unload(self, model: str) -> None:
-        """It cannot be stopped, so it sleeps as deeply as it may."""
+        """It cannot be stopped, so it sleeps as deeply as it may. Raises StaysAwake."""
         levels = self._control.levels
         if not levels:
             await super().unload(model)
-        await self.sleep(model, levels[-1])
+        try:
+            await self.sleep(model, levels[-1])
+        except LoadError as error:
+            raise StaysAwake(error.message) from error
