@@ -204,3 +204,17 @@ async def test_what_neither_sleeps_nor_can_be_stopped_works_on():
             assert isinstance(error, LoadError)
             await ask(house, "a", "a")
         assert server.done.count("load a") == 1
+
+
+@in_virtual_time
+async def test_what_slept_before_the_gateway_began_is_counted_until_it_is_woken():
+    async with home() as house:
+        server: Any = house.ollama
+        server.slept["a:latest"] = "offload"
+        await asyncio.sleep(60.0)
+        [asleep] = house.gpu_status["sleepers"]
+        assert (asleep["model"], asleep["level"]) == ("a:latest", "offload")
+        assert asleep["residual_mib"] == 1024
+        await ask(house, "a")
+        assert server.done == ["wake a"]
+        assert house.gpu_status["sleepers"] == []

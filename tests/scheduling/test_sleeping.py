@@ -108,6 +108,13 @@ a sleeper whose engine does not list it any more has to be started [a:14 b:23.8 
   sleeps a:offload b:offload; asleep a offload 0.5 14; listed a b; ext b -> load b
 what slept where nothing answers any more has to be started [a:14 b:23.8 | ]
   sleeps a:offload b:offload; asleep a offload 0.5 14; down; up; ext b -> load b
+what is found asleep is counted with what it is likely to keep [a:14 b:18 c:5.8 | c]
+  - sleeps a:offload b; found a offload; ext b -> unload c; unloaded -> load b
+  - sleeps a:offload b; asleep a offload 0.1 14; down; up; found a offload; ext b -> load b
+  - sleeps a:offload b; asleep a offload 0.1 14; found a offload; ext b -> load b
+  - sleeps a:offload b; found a discard; ext b -> load b
+it is left alone until it is woken [a:14 b:23.8 | ]
+  sleeps a:offload b; found a offload; lease game 10; unwant a; ext b; at 1
 """
 
 

@@ -311,6 +311,9 @@ _FACTS: dict[str, Callable[..., Input]] = {
         residual_mib=float(residual_gb) * 1024.0,
         host_mib=float(host_gb) * 1024.0,
     ),
+    "found": lambda model, level: inputs.Drifted(
+        appeared=(), vanished=(), asleep=((model, level),)
+    ),
     "listed": lambda *names: inputs.ModelsListed(names=frozenset(names)),
     "elastic": lambda model, spill_s, *others: inputs.ModelsListed(
         names=frozenset((model, *others)),

@@ -8,7 +8,7 @@ work, which the executor's first-byte timeout watches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Protocol
 
@@ -71,7 +71,7 @@ class EngineWatch:
         self.resident: tuple[ResidentModel, ...] = ()
         self.offloaded: frozenset[str] = frozenset()
         """Models that run, wholly or in part, on the CPU, though there is a GPU."""
-        self._asleep: Mapping[str, SleepLevel] = {}
+        self._asleep: dict[str, SleepLevel] = {}
         self._engines = engines
         self._whole = whole
         self._refresh = refresh
@@ -257,16 +257,22 @@ class EngineWatch:
             self._drifted(appeared=appeared, vanished=vanished)
 
     def _note_sleepers(self, seen: dict[str, ResidentModel]) -> None:
-        """Report those that sleep no more and are not awake: their process has ended."""
+        """Report those that sleep no more and are not awake, as their process has ended, and those
+        that sleep unknown to the scheduler.
+        """
         before = self._asleep
         own = self.row.engine.asleep()
         self._asleep = {
             self._whole.known_name(self._engines.called(self.row, name)): level
             for name, level in own.items()
         }
-        gone = [name for name in before if name not in self._asleep and name not in seen]
-        if gone:
-            self._post(Drifted(appeared=(), vanished=tuple(Unloaded(model=name) for name in gone)))
+        gone = tuple(
+            Unloaded(model=name) for name in before if name not in self._asleep and name not in seen
+        )
+        known = {*self._view.asleep, *self._view.residents}
+        found = tuple(each for each in self._asleep.items() if each[0] not in known)
+        if gone or found:
+            self._post(Drifted(appeared=(), vanished=gone, asleep=found))
 
     def _note_reloaded(
         self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]

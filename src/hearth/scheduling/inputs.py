@@ -188,6 +188,8 @@ class Drifted(OfDevice):
 
     appeared: tuple[Loaded, ...]
     vanished: tuple[Unloaded, ...]
+    # what sleeps, by its engine's word, and is in no book: with its level
+    asleep: tuple[tuple[str, SleepLevel], ...] = ()
 
 
 @value

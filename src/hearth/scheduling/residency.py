@@ -645,6 +645,11 @@ class Residency:
             self._vacated = tuple(sorted((*self._vacated, model)))
             self._cleared(now)
 
+    def found_asleep(self, model: str, level: SleepLevel, now: float) -> None:
+        """Nobody here knows since when."""
+        if model not in self.residents and model not in self.sleepers.asleep:
+            self.sleepers.find(model, level, self.need_mib(model), now)
+
     def unload_failed(self, model: str, now: float, *, works: bool = False) -> None:
         """The model would not go: it counts as resident and is not trusted with work, so that it is
         unloaded again, but where it `works`.

@@ -71,7 +71,7 @@ class Sleeper:
     # what it is on its way to become; of use while it `moves`
     becomes: SleepLevel | None = None
     moves: bool = False
-    # it sleeps at another level than it was to, so it cannot give up more
+    # it sleeps at another level than it was to, or by no order, and is not asked for more
     stays: bool = False
 
 
@@ -114,11 +114,22 @@ class Sleepers:
         """Have the sleepers follow what the engines say: one that is not listed with its level, or
         whose engine does not answer, sleeps no more.
         """
-        sleeps = self._listing.sleeps
         for model, each in list(self.asleep.items()):
-            is_listed = each.level in sleeps.get(model.lower(), ())
-            if not each.moves and (not is_listed or self._listing.is_away(model)):
+            if not each.moves and not self._is_listed(model, each.level):
                 self._drop(model)
+
+    def _is_listed(self, model: str, level: SleepLevel) -> bool:
+        listed = self._listing.sleeps.get(model.lower(), ())
+        return level in listed and not self._listing.is_away(model)
+
+    def find(self, model: str, level: SleepLevel, reserved_mib: float | None, now: float) -> None:
+        """It sleeps since before this gateway, or since its engine did not answer: with what is
+        likely to be left of it, which main memory is without already. Nobody could tell what it
+        gives up, so it is left alone.
+        """
+        if self._is_listed(model, level):
+            rest = self.expected(model, level, reserved_mib) or Rest(PRIOR_RESIDUAL_MIB, 0.0)
+            self.asleep[model] = Sleeper(model, level, rest, now, now, stays=True)
 
     def lose_all(self) -> None:
         """The model server does not answer: nothing is known of what slept there."""

@@ -89,11 +89,13 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
             return _load_aborted(device, fact, now)
         case inputs.UnloadFailed(model=model, works=works):
             return _unload_failed(device, model, now, works=works)
-        case inputs.Drifted(appeared=appeared, vanished=vanished):
+        case inputs.Drifted(appeared=appeared, vanished=vanished, asleep=asleep):
             for gone in vanished:
                 _unloaded(device, gone, now)
             for come in appeared:
                 _loaded(device, come, now)
+            for model, level in asleep:
+                device.residency.found_asleep(model, level, now)
         case inputs.GpuSampled():
             device.residency.sample(fact)
         case inputs.LeaseTaken():
