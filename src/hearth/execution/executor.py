@@ -65,6 +65,7 @@ class _RunningAttempt:
 
     Attributes:
         quiet_s, whole_s: how long it may take to the first byte of a stream, and to a whole answer.
+        silent_s: how long a stream may be silent from then on.
         number: counts attempts of all. reported: how it ended has been reported. pausing: it is to
         stop, and to go on later. cancelled_at: when it was stopped since its request was cancelled.
     """
@@ -73,6 +74,7 @@ class _RunningAttempt:
     attempt: Attempt
     quiet_s: float
     whole_s: float
+    silent_s: float
     number: int
     task: asyncio.Task[None] = field(init=False)
     reported: bool = False
@@ -111,11 +113,14 @@ class Executor:
         least_s = IMAGE_TIMEOUT_S if work.item.kind == "image" else MIN_TIMEOUT_S
         whole_s = limits.answer_timeout_s or max(least_s, 2 * limit_s)
         quiet_s = first_byte_s + 2 * prompt_s
+        silent_s = limits.idle_timeout_s
         audio_s = work.item.audio_s
         if audio_s:
             # what no estimate knows: how long it takes to listen
-            whole_s = max(MIN_TIMEOUT_S, 2 * audio_s)
-            quiet_s = max(quiet_s, whole_s)
+            whole_s = least_s = max(MIN_TIMEOUT_S, 2 * audio_s)
+        if audio_s or work.item.kind == "image":
+            # a server may send its head, or a first event, and nothing more before all is made
+            quiet_s, silent_s = max(quiet_s, least_s), max(silent_s, least_s)
         self._started += 1
         if any(not other.reported for other in self._running.values()):
             self._crowded = self._started
@@ -125,6 +130,7 @@ class Executor:
             quiet_s=quiet_s,
             # it may have to start a machine first, of which a whole answer shows nothing
             whole_s=whole_s + (first_byte_s if row.is_elastic else 0.0),
+            silent_s=silent_s,
             number=self._started,
         )
         run.task = asyncio.get_running_loop().create_task(
@@ -304,7 +310,7 @@ class Executor:
                 run.attempt.status = exchange.status
                 if streaming and exchange.status < 400:
                     # however long it gets
-                    limit.limit_silence(self._runtime.settings.engine.idle_timeout_s)
+                    limit.limit_silence(run.silent_s)
                     await pass_on(work, exchange, call, limit)
                 else:
                     await self._answers.whole(work, exchange, route_of(call.path))
