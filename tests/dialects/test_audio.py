@@ -111,6 +111,11 @@ KNOWN = {
     ),
     "mp3 of one rate": (mp3(), "mp3", 2.6),
     "mp3 with the count of its frames": (mp3(XING), "mp3", 26.1),
+    "mp3 without the count that it has a place for": (
+        mp3(b"Xing" + struct.pack(">II", 1, 0)),
+        "mp3",
+        2.6,
+    ),
     "mp3 behind a title": (mp3(id3=b"ID3\x04\0\0\0\0\x01\x00" + bytes(128)), "mp3", 2.6),
     "m4a": (mp4(1000, 12_500), "mp4", 12.5),
     "m4a whose head is at its end": (mp4(1000, 12_500, media_first=True), "mp4", 12.5),

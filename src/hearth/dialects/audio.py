@@ -165,11 +165,12 @@ def _mp3_s(read: Read, size_bytes: int) -> float | None:
     if start is None or frame is None:
         return None
     tag = start + 4 + frame.side_bytes
+    frames = 0
     if data[tag : tag + 4] in (b"Xing", b"Info") and data[tag + 7] & 1:
         frames = struct.unpack(">I", data[tag + 8 : tag + 12])[0]
-        return float(frames * frame.samples / frame.rate)
-    if data[start + 36 : start + 40] == b"VBRI":
+    elif data[start + 36 : start + 40] == b"VBRI":
         frames = struct.unpack(">I", data[start + 50 : start + 54])[0]
+    if frames:  # an encoder that writes as it goes leaves it out
         return float(frames * frame.samples / frame.rate)
     return max(0, size_bytes - place - start) / frame.bytes_per_s
 
