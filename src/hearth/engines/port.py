@@ -26,6 +26,9 @@ from hearth.types import (
     SleepLevel,
 )
 
+SLEEP_TIMEOUT_S = 120.0
+"""To copy 40 GB into main memory takes some 10 s where it is not short."""
+
 
 class Exchange(Protocol):
     """One answer from an engine, its head already read.

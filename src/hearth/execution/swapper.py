@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 from hearth.clock import wait_running
 from hearth.config.choices import MIB_PER_GB
+from hearth.engines.port import SLEEP_TIMEOUT_S
 from hearth.engines.table import EngineTable
 from hearth.errors import (
     BackendUnreachable,
@@ -61,8 +62,6 @@ from hearth.types import ResidentModel, SleepLevel
 
 UNLOAD_TIMEOUT_S = 15.0
 """The slowest engine waits 5 s for VRAM to come back; past three times that a model is stuck."""
-SLEEP_TIMEOUT_S = 120.0
-"""To copy 40 GB into main memory takes some 10 s where it is not short."""
 CUT_TIMEOUT_S = 2.0
 """A load that is given up is over within a second (6 of 6 measured)."""
 CUT_SLACK_MIB = 512.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from hearth.clock import SystemClock
 from hearth.engines.vllm.engine import Vllm
-from hearth.errors import LoadError
+from hearth.errors import LoadError, StaysAwake
 from hearth.types import LoadOptions, SleepLevel
 from tests.engines.openai_server.scripted import Scripted, said
 from tests.engines.stub_server import Peer, StubServer
@@ -26,11 +27,14 @@ class Sleeper(Scripted):
 
     is_asleep = False
     obeys = True
+    hangs = False
     orders: list[str]
 
     async def __call__(self, peer: Peer) -> None:
         if peer.method == "POST" and not peer.path.startswith("/v1/"):
             self.orders.append(f"{peer.path} {peer.body.decode()}".strip())
+            if self.hangs:
+                await asyncio.Event().wait()
             if self.obeys:
                 self.is_asleep = peer.path.startswith("/sleep")
             self.answers.setdefault(peer.path, EMPTY)
@@ -114,6 +118,15 @@ async def test_what_it_answers_is_not_believed():
         script.is_asleep = True
         with pytest.raises(LoadError, match="says that it sleeps"):
             await engine.load(MODEL, UNPINNED)
+
+
+async def test_one_that_hangs_is_not_waited_for_for_ever():
+    async with before("offload") as (engine, script):
+        script.hangs = True
+        engine.sleep_timeout_s = 0.1
+        with pytest.raises(LoadError, match="does not sleep within") as caught:
+            await engine.unload(MODEL)
+        assert not isinstance(caught.value, StaysAwake)
 
 
 async def test_one_without_the_routes_says_how_it_is_started():

@@ -6,6 +6,7 @@ to sleep to make room, and woken by a load.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -14,6 +15,7 @@ from hearth.dialects.gojson import JsonObject, encode
 from hearth.engines.openai_server.control import Control
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.openai_server.questions import said_in
+from hearth.engines.port import SLEEP_TIMEOUT_S
 from hearth.errors import LoadError, StaysAwake
 from hearth.types import JSON_BODY, BackendCall, LoadOptions, ResidentModel, SleepLevel
 
@@ -62,6 +64,7 @@ class SleepingServer(OpenAiServer):
     """
 
     _control: SleepingControl
+    sleep_timeout_s = SLEEP_TIMEOUT_S
 
     def allow_sleep(self, levels: tuple[SleepLevel, ...]) -> None:
         """Its owner allows these, the lightest first; one on other machines never sleeps."""
@@ -87,11 +90,16 @@ class SleepingServer(OpenAiServer):
         await self._control.wake()
 
     async def unload(self, model: str) -> None:
-        """It cannot be stopped, so it sleeps as deeply as it may. Raises StaysAwake."""
+        """It cannot be stopped, so it sleeps as deeply as it may. Raises StaysAwake, LoadError
+        where it does not answer.
+        """
         levels = self._control.levels
         if not levels:
             await super().unload(model)
         try:
-            await self.sleep(model, levels[-1])
+            async with asyncio.timeout(self.sleep_timeout_s):
+                await self.sleep(model, levels[-1])
         except LoadError as error:
             raise StaysAwake(error.message) from error
+        except TimeoutError as error:
+            raise LoadError(f"it does not sleep within {self.sleep_timeout_s:g} s") from error
