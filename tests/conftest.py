@@ -30,8 +30,8 @@ AS_SERVED = ("api", "backends", "engines", "gateway", "security")
 reliability` on Python's own, too; their own folders are not meant. All else is tried on Python's
 own, servers of whole gateways among it (cloud, dashboard, jobs).
 """
-DIES_IN_TRAFFIC = "soak"
-"""On the served loop only. Its model server closes while callers connect. Python 3.11's own loop
+DIE_IN_TRAFFIC = ("soak", "engines/llamacpp")
+"""On the served loop only. Their model server closes while callers connect. Python 3.11's own loop
 forgets a connection that it accepts in the very turn in which the server is closed (cpython issue
 109564): nobody ever closes it. uvloop accepts and hands over in one step.
 """
@@ -44,7 +44,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> LoopFactories:
     folder = item.path.parent.relative_to(HERE).as_posix()
     served: LoopFactories = {"uvloop": uvloop.new_event_loop}
     python: LoopFactories = {"asyncio": asyncio.new_event_loop}
-    if folder == DIES_IN_TRAFFIC or (folder in AS_SERVED and EXAMPLES == 1):
+    if folder in DIE_IN_TRAFFIC or (folder in AS_SERVED and EXAMPLES == 1):
         return served
     return {**python, **served} if folder in AS_SERVED else python
 

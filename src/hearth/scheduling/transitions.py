@@ -9,26 +9,20 @@ room beside what is in memory, and an unload is void as soon as somebody asks fo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from hearth.scheduling import clearing, inputs, warm
 from hearth.scheduling.actions import Action, Fail, Refusal, Requeue, Stop
 from hearth.scheduling.aliases import AVOIDED_S, Binding
-from hearth.scheduling.estimates import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.policies import learns_of_callers
 from hearth.scheduling.preemption import has_way_on, interruptible, protected, resumable
-from hearth.scheduling.refusals import hopeless, is_gone, never_fits
+from hearth.scheduling.reconfiguring import listed, reconfigured, replaced
+from hearth.scheduling.refusals import hopeless
 from hearth.scheduling.rounds import budget_tokens
-from hearth.scheduling.shares import arrange, share_anew
+from hearth.scheduling.shares import arrange
 from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence
-
-if TYPE_CHECKING:
-    from hearth.config.settings import SchedulerSettings
 
 RESENDS = 1  # attempts that a backend fault may undo before the item is given up
 BREAKS = 2  # attempts that a backend fault may end within a stream before the item is given up
@@ -66,7 +60,7 @@ def take_in(device: DeviceState, fact: Input, now: float) -> list[Action] | None
         case inputs.PreemptRequested():
             return _preempted(gateway)
         case inputs.PolicyChanged(settings=settings):
-            return _reconfigured(device, settings, now)
+            return reconfigured(device, settings, now)
         case _:
             _note_wish(device, fact, now)
             return []
@@ -106,11 +100,11 @@ def _of_device(  # noqa: C901, PLR0912 - a closed set
         case inputs.BackendState(up=up):
             _answers(device, now, up=up)
         case inputs.ModelsListed():
-            return _listed(device, fact)
+            return listed(device, fact)
         case inputs.ModelsAway(models=models):
             _away(device, models, now)
         case inputs.ServerReplaced(learned=learned):
-            _replaced(device, learned, now)
+            replaced(device, learned, now)
     return []
 
 
@@ -601,61 +595,3 @@ def _unload_failed(
         and device.can_serve(entry.wanted_model)
     ]
     return device.gateway.give_up(stranded, "load_failed")
-
-
-def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float) -> None:
-    """What was learned of one server does not hold for another, nor what is in its memory; what
-    the owner wants stays.
-    """
-    device.forget(now)
-    if learned is not None:
-        device.estimates.restore(learned)
-    _learn_arrivals_anew(device.gateway)
-
-
-def _learn_arrivals_anew(gateway: GatewayState) -> None:
-    learns = learns_of_callers(gateway.settings)
-    callers = [entry.item.caller for entry in gateway.entries.values()]
-    gateway.arrivals = Arrivals(learns=learns, open_callers=callers)
-
-
-def _listed(device: DeviceState, fact: inputs.ModelsListed) -> list[Action]:
-    """What waits for a model that is not there is given up before anything is unloaded for it.
-
-    What the model server before this one accepted did not name a wrong model.
-    """
-    gateway = device.gateway
-    device.listing.take(fact, device.residency.residents)
-    device.residency.mark()
-    device.home_failures = 0
-    for model in gateway.wanted:
-        if not device.has(model) or device.listing.stays(model):
-            gateway.settle(model)
-    gone = [entry for entry in gateway.all_waiting() if is_gone(device, entry)]
-    earlier = [entry for entry in gone if entry.item.arrived_at <= device.replaced_at]
-    later = [entry for entry in gone if entry.item.arrived_at > device.replaced_at]
-    return gateway.give_up(earlier, "server_changed") + gateway.give_up(later, "not_installed")
-
-
-def _reconfigured(device: DeviceState, settings: SchedulerSettings, now: float) -> list[Action]:
-    """What waits and could never be loaded under the new settings is given up, as it would be on
-    arrival; what was ordered is void.
-    """
-    gateway = device.gateway
-    gateway.settings = settings
-    device.home_failures = 0
-    device.residency.configure(settings)
-    device.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
-    gateway.set_aside_anew()
-    share_anew(device, now)
-    waiting = gateway.all_waiting()
-    gateway.aging.clear()  # nobody falls back to a lower band
-    for entry in waiting:
-        gateway.expect_promotion(entry)
-    for model in gateway.wanted:
-        if device.never_fits(model):
-            gateway.settle(model)
-    if learns_of_callers(settings) is not gateway.arrivals.learns:
-        _learn_arrivals_anew(gateway)
-    stranded = [entry for entry in waiting if never_fits(device, entry)]
-    return gateway.give_up(stranded, "never_fits")
