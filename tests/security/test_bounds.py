@@ -167,6 +167,7 @@ BOMBS = (
     CONVERSATION % b'{"role":"user","content":"\\ud800"}',
     b'{"model":"%b","\\ud800":"\\udfff","request":{"model":"%b","prompt":"\\ud800"}}'
     % (LLAMA.encode(), LLAMA.encode()),
+    b'{"model":"%b","keep_alive":"%b"}' % (LLAMA.encode(), b"1" * 100_000),
     b'{"model":"%b","prompt":"\\ud800","input":"\\ud800","stream":false}' % LLAMA.encode(),
     b'{"model":"a","model":"%b","MODEL":"b","prompt":"x","prompt":"y"}' % LLAMA.encode(),
     *(

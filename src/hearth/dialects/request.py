@@ -62,10 +62,9 @@ _UNIT_NS = {
     "m": 60e9,
     "h": 3600e9,
 }
-_PART = re.compile(
-    rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(sorted(_UNIT_NS, key=len, reverse=True))})"
-)
-_NUMBER = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")
+_NUMBER = re.compile(r"[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
+"""Without a way back: a text of digits alone would take the cube of their number."""
+_PART = re.compile(rf"({_NUMBER.pattern})({'|'.join(sorted(_UNIT_NS, key=len, reverse=True))})")
 _NOT_NUMBER = re.compile(r"[^.0-9]+")
 _SHOWN_CHARS = 100
 """Of a duration that is refused."""
@@ -554,8 +553,9 @@ def keep_alive_ns(value: JsonValue) -> int | None:
 
 def _duration_ns(text: str) -> int:
     """A Go duration (`1h30m`, `-1.5s`, `0`) in nanoseconds."""
-    total_ns = sum(float(number) * _UNIT_NS[unit] for number, unit in _PART.findall(text))
-    if not _DURATION.fullmatch(text) or total_ns > MAX_INT:
+    parts = _PART.findall(text) if _DURATION.fullmatch(text) else None
+    total_ns = sum(float(number) * _UNIT_NS[unit] for number, unit in parts or ())
+    if parts is None or total_ns > MAX_INT:
         raise GoJsonError(f"time: {_wrong_duration(text)}")
     return int(-total_ns if text.startswith("-") else total_ns)
 

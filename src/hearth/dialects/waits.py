@@ -15,7 +15,7 @@ from hearth.types import HOUR_S, value
 
 MARK = "Hearth: waiting"
 """How each text begins. Plain letters: no client writes them otherwise in JSON."""
-_OWN = re.compile(rf"\A(?:\s*(?:\*\*)?{MARK}[^\n]*\n*)+")
+_OWN = re.compile(rf"\A(?:\s*+(?:\*\*)?{MARK}[^\n]*+\n*+)++")
 _END = "\n\n"
 """Each text is a paragraph: clients show thinking as Markdown, or as it is."""
 _THINKING_FIELDS = ("thinking", "reasoning", "reasoning_content")

@@ -53,7 +53,7 @@ _TOOL: JsonObject = {
         "parameters": {"type": "object", "properties": {}},
     },
 }
-_TO_ASK_AGAIN = re.compile(r"[\s\ufffd]+\Z")
+_TO_ASK_AGAIN = re.compile(r"(?<![\s\ufffd])[\s\ufffd]++\Z")
 """An end that no tokenizer reads as it was written: blanks belong to the word after them, U+FFFD
 stands for broken text.
 """
