@@ -103,7 +103,7 @@ async def test_it_shows_where_its_request_stands_in_the_queue_and_a_stop_takes_i
         await page.get_by_role("button", name="Stop").click()
         await expect(standing).to_contain_text("Stopped")
         await expect(page.get_by_role("button", name="Send")).to_be_visible()
-        assert house.gateway.worker.runtime.view.waiting == 1
+        await until(lambda: house.gateway.worker.runtime.view.waiting == 1)
 
 
 async def test_an_interrupted_answer_is_shown_as_such_and_goes_on(browser, tmp_path):
