@@ -203,8 +203,9 @@ async def test_a_round_shows_an_interruption_swaps_and_the_cost_of_arrival_order
     )
     text = stage.getvalue()
     assert re.search(r"is interrupted after .*: assistant goes first", text)
+    # on a busy machine it may be another than the writer
     assert re.search(
-        r"writer +is interrupted after .*writer +runs again.*writer +continues where it stopped",
+        r"(\w+) +is interrupted after .*\1 +runs again.*\1 +continues where it stopped",
         text,
         re.DOTALL,
     )
