@@ -20,7 +20,7 @@ from hearth.events import (
     SwapStarted,
     YieldWatchOff,
 )
-from hearth.execution.gpu_leases import MAX_LEASE_S, Lease
+from hearth.execution.gpu_leases import Lease
 from hearth.execution.gpu_tracker import CardUse
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import GpuProcess, GpuReading
@@ -189,37 +189,40 @@ async def test_what_the_owner_has_ended_stays_so_until_the_game_runs_again(machi
         assert house.leases == {LEASE}
 
 
-@in_virtual_time
-async def test_a_game_that_runs_for_days_has_the_card_for_days(machine):
-    async with WatchedHouse(machine) as house:
-        machine.start(50, *REAPER)
-        await sleep_until(MAX_LEASE_S * 1.1)
-        assert house.leases == {LEASE}
-        assert [why for _, why in house.ended()] == ["expired"]
+def taken_before(until: float | None) -> Lease:
+    """That of the game, from the process before."""
+    return Lease(
+        id=LEASE,
+        mib=None,
+        reason="Steam game 440",
+        source="games",
+        taken_by="",
+        taken_at=-100.0,
+        asked_at=0.0,
+        grace_s=5.0,
+        until=until,
+        expires_at=30.0,
+    )
 
 
+@pytest.mark.parametrize(
+    ("until", "ended"),
+    [
+        pytest.param(30.0, [], id="goes on without an end"),
+        pytest.param(None, [(LEASE, "expired")], id="is taken anew after the longest time"),
+    ],
+)
 @in_virtual_time
-async def test_the_lease_of_the_process_before_goes_on_without_an_end(machine):
+async def test_the_lease_of_the_process_before_is_that_of_the_game(
+    machine, until: float | None, ended: list[tuple[str, str]]
+):
     machine.start(50, *REAPER)
     house = WatchedHouse(machine)
-    house.gateway.leases.restore(
-        Lease(
-            id=LEASE,
-            mib=None,
-            reason="Steam game 440",
-            source="games",
-            taken_by="",
-            taken_at=-100.0,
-            asked_at=0.0,
-            grace_s=5.0,
-            until=30.0,
-            expires_at=30.0,
-        )
-    )
+    house.gateway.leases.restore(taken_before(until))
     async with house:
         await sleep_until(100.0)
         assert house.leases == {LEASE}
-        assert house.ended() == []
+        assert house.ended() == ended
 
 
 @in_virtual_time
