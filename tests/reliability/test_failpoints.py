@@ -1,7 +1,7 @@
 """`kill -9` before and after every commit: nothing accepted is lost, nothing ends twice, nothing
 passes what it must follow.
 
-`HEARTH_KILLS` deaths at each place (5 in CI, 10 in `make reliability`).
+`HEARTH_KILLS` deaths at each place (3 in CI, 10 in `make reliability`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.storage.house import open_database
 from tests.support.places import ROOT
 from tests.support.sql import run_sql
 
-KILLS = int(os.environ.get("HEARTH_KILLS", "5"))
+KILLS = int(os.environ.get("HEARTH_KILLS", "3"))
 IN_QUEUE = 3
 """Jobs on their way at one time, which is how many a stop puts back."""
 JOBS_CONFIG = """
