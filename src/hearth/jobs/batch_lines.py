@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Literal, cast
 
 from hearth.admission.auth import may_use
@@ -267,12 +268,8 @@ class Check:
         Raises StorageUnavailable: begin with a new check.
         """
         parts = await self.files.parts(self.batch.input_file, self._place)
-        raw = (
-            [line for _, data in parts for line in self._splitter.feed(data)]
-            if parts
-            else list(self._splitter.end())
-        )
-        if not await self._note(await self._checked(raw)):
+        found = await asyncio.to_thread(self._read, [data for _, data in parts])
+        if not await self._note(await self._checked(found)):
             return False
         if parts and len(self._problems) < MAX_PROBLEMS and self._total <= self._most:
             self._place = parts[-1][0]
@@ -293,23 +290,35 @@ class Check:
                 return False
         return True
 
-    async def _checked(self, raw: list[RawLine]) -> list[BatchLine]:
+    def _read(self, pieces: Sequence[bytes]) -> list[tuple[RawLine, BatchLine | LineProblem]]:
+        """The lines that end in these pieces, without any the last one; no more of them once the
+        problems are enough to say.
+        """
+        read = chain.from_iterable(map(self._splitter.feed, pieces))
+        left = MAX_PROBLEMS - len(self._problems)
+        found = list[tuple[RawLine, BatchLine | LineProblem]]()
+        for raw in read if pieces else self._splitter.end():
+            line = check_line(raw, self.batch, self.canonical, self.check_request)
+            found.append((raw, line))
+            left -= not isinstance(line, BatchLine)
+            if left <= 0 and not self.batch.of_messages:
+                break
+        return found
+
+    async def _checked(
+        self, found: Sequence[tuple[RawLine, BatchLine | LineProblem]]
+    ) -> list[BatchLine]:
         """The lines that are as they must be, under the installed names of their models; and those
         that fail alone.
         """
-        found = await asyncio.to_thread(
-            lambda: [
-                check_line(line, self.batch, self.canonical, self.check_request) for line in raw
-            ]
-        )
         self._total += len(found)
         kept = list[BatchLine]()
-        for each, read in zip(raw, found, strict=True):
+        for raw, read in found:
             line = await self._known(read) if isinstance(read, BatchLine) else read
             if isinstance(line, BatchLine):
                 kept.append(line)
             elif self.batch.of_messages:
-                kept.append(_refused(each, line))
+                kept.append(_refused(raw, line))
             else:
                 self._problems.append(line)
         return kept
