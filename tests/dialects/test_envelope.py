@@ -102,7 +102,7 @@ READ: list[tuple[str, str, Fields, Any]] = [
     ("streaming", "/v1/embeddings", {"input": "x", "stream": {}}, False),
     *(
         ("max_tokens", CHAT, {"options": {"num_predict": given}}, limit)
-        for given, limit in ((7.9, 7), (-1, None), (0, 0), (True, None))
+        for given, limit in ((7.9, 7), (-1, None), (0, 0), (True, None), (10**400, 2**63 - 1))
     ),
     ("max_tokens", CHAT, {"options": {"Num_Predict": 7}, "max_tokens": 7}, None),
     ("max_tokens", GPT, {"messages": HELLO, "max_tokens": 7}, 7),

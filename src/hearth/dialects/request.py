@@ -294,7 +294,7 @@ def _asked(route: Route, document: JsonValue) -> _Asked:
     options = body.map("options") if is_native else {}
     if is_native and generates:
         wanted = options.get("num_predict")
-        limit = int(wanted) if _is_number(wanted) and wanted >= 0 else None
+        limit = min(int(wanted), MAX_INT) if _is_number(wanted) and wanted >= 0 else None
     elif limit is not None and limit <= 0:
         limit = None  # Ollama reads 0 as no limit
     _check_model(route, model)
