@@ -407,11 +407,14 @@ def folded(fields: JsonObject) -> JsonObject:
     if keys.isascii() and keys == keys.lower():
         return fields
     known: JsonObject = {}
+    merged: JsonObject = {}  # copies, which may be added to
     for key, value in fields.items():
         name = key.lower().replace("\u017f", "s")  # Go's `foldName`; `lower` folds U+212A to `k`
         before = known.get(name)
         if isinstance(before, dict) and isinstance(value, dict):
-            known[name] = {**before, **value}
+            if before is not merged.get(name):
+                before = known[name] = merged[name] = {**before}
+            before.update(value)
         else:
             known[name] = before if value is None else value
     return known

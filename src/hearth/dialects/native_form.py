@@ -116,8 +116,9 @@ def _openai_chat(body: Body) -> Native:
             )
         )
         return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, thinks=thinks)
+    names = _called_names(messages)
     turns: list[JsonValue] = [
-        turn for message in messages for turn in _openai_turns(message, messages)
+        turn for message in messages for turn in _openai_turns(message, names)
     ]
     chat: JsonObject = {
         "model": body.get("model"),
@@ -130,8 +131,12 @@ def _openai_chat(body: Body) -> Native:
     )
 
 
-def _openai_turns(message: Body, others: Sequence[Body]) -> list[JsonObject]:
-    """One message for each part of the content, the calls at the last one, as Ollama does."""
+def _openai_turns(message: Body, names: Mapping[str, JsonValue]) -> list[JsonObject]:
+    """One message for each part of the content, the calls at the last one, as Ollama does.
+
+    Args:
+        names: see `_called_names`.
+    """
     called = [(one.get("id"), one.object("function")) for one in message.objects("tool_calls")]
     calls: list[JsonValue] = [
         _call(identity, function.get("name"), function.get("arguments"))
@@ -146,20 +151,21 @@ def _openai_turns(message: Body, others: Sequence[Body]) -> list[JsonObject]:
         turns[-1]["tool_calls"] = calls
     if thought := message.get("reasoning"):
         turns[-1]["thinking"] = thought
-    if answered := message.get("tool_call_id"):
+    if answered := message.string("tool_call_id"):
         turns[-1] |= {
             "tool_call_id": answered,
-            "tool_name": message.get("name") or _called_name(others, answered),
+            "tool_name": message.get("name") or names.get(answered, ""),
         }
     return turns
 
 
-def _called_name(messages: Sequence[Body], identity: JsonValue) -> JsonValue:
-    """The tool that was called under this id; the last one counts."""
-    calls = (call for message in reversed(messages) for call in message.objects("tool_calls"))
-    return next(
-        (call.object("function").get("name") for call in calls if call.get("id") == identity), ""
-    )
+def _called_names(messages: Sequence[Body]) -> Mapping[str, JsonValue]:
+    """The tools that were called, by the id of the call; the last one of an id counts."""
+    names: dict[str, JsonValue] = {}
+    for message in reversed(messages):
+        for call in message.objects("tool_calls"):
+            names.setdefault(call.string("id"), call.object("function").get("name"))
+    return names
 
 
 def _call(identity: JsonValue, name: JsonValue, arguments: JsonValue) -> JsonObject:

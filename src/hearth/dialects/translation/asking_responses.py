@@ -124,14 +124,14 @@ class _Conversation:
     def __init__(self, turns: list[JsonObject], api: ServerApi) -> None:
         self._turns = turns
         self._api = api
-        self._thoughts = ""
+        self._thoughts: list[str] = []
 
     def add(self, item: Body, where: str) -> None:
         match item.get("type") or "message":
             case "message":
                 self._say(item, where)
             case "reasoning":
-                self._thoughts += _thought(item)
+                self._think(_thought(item))
             case "function_call":
                 self._call(item)
             case "function_call_output":
@@ -149,6 +149,10 @@ class _Conversation:
         if self._thoughts:
             self._assistant("")
         return self._turns
+
+    def _think(self, thought: str) -> None:
+        if thought:
+            self._thoughts.append(thought)
 
     def _say(self, item: Body, where: str) -> None:
         role = item.string("role") or "user"
@@ -170,13 +174,15 @@ class _Conversation:
             "arguments": item.string("arguments") or "{}",
         }
         call: JsonObject = {"id": item.get("call_id"), "type": "function", "function": function}
-        before = last.get("tool_calls")
-        last["tool_calls"] = [*(before if isinstance(before, list) else []), call]
+        calls = last.setdefault("tool_calls", [])
+        if isinstance(calls, list):  # always
+            calls.append(call)
 
     def _assistant(self, content: JsonValue) -> JsonObject:
         turn: JsonObject = {"role": "assistant", "content": content}
-        turn |= {self._api.thoughts: self._thoughts} if self._thoughts else {}
-        self._thoughts = ""
+        thoughts = "".join(self._thoughts)
+        turn |= {self._api.thoughts: thoughts} if thoughts else {}
+        self._thoughts.clear()
         self._turns.append(turn)
         return turn
 

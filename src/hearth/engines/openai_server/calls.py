@@ -271,7 +271,7 @@ class OpenAiCalls:
         renders = fields.get("_debug_render_only") is True
         if renders and fields.get("raw") is True:
             return _rendering(fields.get("model"), fields.get("prompt"))
-        asked = asked_of(route.path, fields, self.api)
+        asked = await made(len(call.body), lambda: asked_of(route.path, fields, self.api))
         sent = {**asked.fields, "model": upstream}
         if renders:
             return await self._rendered(sent, call.headers)
