@@ -61,6 +61,14 @@ def spellings(number: int) -> JsonObject:
     }
 
 
+def nested(depth: int) -> JsonObject:
+    """A schema of objects inside each other, each of which says its type twice."""
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": ["object", "object", "string"], "properties": {"a": schema}}
+    return {"model": "m", "messages": [USER], "format": schema}
+
+
 ROWS: dict[str, tuple[Callable[[Endpoint, JsonObject], object], Endpoint, JsonObject]] = {
     "answers of the last of many tools": (
         translated,
@@ -105,6 +113,7 @@ ROWS: dict[str, tuple[Callable[[Endpoint, JsonObject], object], Endpoint, JsonOb
         Endpoint.CHAT,
         chat([call("f")] * 12_000, [answer()] * 6000),
     ),
+    "types of objects inside each other, to Claude": (to_claude, Endpoint.CHAT, nested(18)),
     "spellings of one key": (lambda _, fields: folded(fields), Endpoint.CHAT, spellings(30_000)),
 }
 

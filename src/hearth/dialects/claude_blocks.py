@@ -45,6 +45,15 @@ _FORMATS = (
 )
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _NOT_ADVICE = ("$schema", "$id", "$comment", "additionalProperties", "description", "strict")
+_ONLY_OF = {
+    "properties": "object",
+    "required": "object",
+    "patternProperties": "object",
+    "additionalProperties": "object",
+    "items": "array",
+}
+"""Keywords that say nothing of other types."""
+_WITHOUT_TYPE = "every part of a schema for it needs a `type`"
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
@@ -272,15 +281,30 @@ def _shape(rest: JsonObject, where: str) -> JsonObject:
         others = {
             name: rest.pop(name) for name in list(rest) if name not in ("title", "description")
         }
-        return {
-            "anyOf": [
-                strict_schema({"type": one, **(others if one != "null" else {})}, where)
-                for one in kind
-            ]
-        }
+        return {"anyOf": [strict_schema(one, where) for one in _one_by_one(kind, others, where)]}
     if not isinstance(kind, str) or kind not in _TYPES:
-        raise refused(where, "every part of a schema for it needs a `type`")
+        raise refused(where, _WITHOUT_TYPE)
     return {"type": kind, **_inside(kind, rest, where)}
+
+
+def _one_by_one(kinds: list[JsonValue], others: JsonObject, where: str) -> list[JsonObject]:
+    """A schema for each of these types. None has twice what may be long: in each of those would be
+    each of the next ones.
+    """
+    named = dict.fromkeys(kind for kind in kinds if isinstance(kind, str))
+    if not all(isinstance(kind, str) for kind in kinds):
+        raise refused(where, _WITHOUT_TYPE)
+    return [
+        {
+            "type": kind,
+            **{
+                name: each
+                for name, each in others.items()
+                if kind != "null" and _ONLY_OF.get(name, kind) == kind
+            },
+        }
+        for kind in named
+    ]
 
 
 def _is_literal(name: str, rest: JsonObject) -> bool:
