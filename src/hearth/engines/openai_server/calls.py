@@ -19,7 +19,15 @@ from typing import TypeAlias, TypeVar
 from hearth.clock import Clock
 from hearth.dialects.errors import error_object
 from hearth.dialects.frames import at, event, object_in
-from hearth.dialects.gojson import LARGE_BYTES, JsonObject, JsonValue, encode, folded
+from hearth.dialects.gojson import (
+    LARGE_BYTES,
+    GoJsonError,
+    JsonObject,
+    JsonValue,
+    decode_document,
+    encode,
+    folded,
+)
 from hearth.dialects.messages_writer import message_start
 from hearth.dialects.request import prompt_tokens
 from hearth.dialects.routes import INFERENCE_ROUTES, MEDIA_ROUTES, Endpoint, Route
@@ -162,9 +170,9 @@ class OpenAiCalls:
         found = _MODEL.search(body) if _is_named_once(body) else None
         is_clear = True
         if found is None:
-            written = await _read(body)
+            written, is_exact = await made(len(body), lambda: _document(body))
             fields = folded(written)
-            is_clear = fields is written
+            is_clear = is_exact and fields is written
             model = str(fields.get("model") or "")
         else:
             model = str(object_in(b'{"model":%b}' % found[1]).get("model"))
@@ -397,6 +405,17 @@ def _is_named_once(body: bytes) -> bool:
     """Is one key alone spelled `model`, in whatever letter case? None is, with escapes."""
     may_be_escaped = b"\\u006" in body or b"\\u004" in body
     return not may_be_escaped and body.lower().count(b'"model"') == 1
+
+
+def _document(body: bytes) -> tuple[JsonObject, bool]:
+    """The object in a body, and whether it has no key twice: of two, some servers go by the first
+    one.
+    """
+    try:
+        document, is_exact = decode_document(body)
+    except GoJsonError:
+        return {}, True
+    return (document if isinstance(document, dict) else {}), is_exact
 
 
 async def _read(body: bytes) -> JsonObject:
