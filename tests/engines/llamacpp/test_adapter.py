@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -381,6 +382,20 @@ async def test_a_message_begins_where_the_server_leaves_its_beginning_out(
             "message",
         )
         assert message["usage"]["input_tokens"] > 0
+
+
+async def test_the_beginning_of_a_message_is_made_beside_the_loop():
+    """It is read from the whole request, and how the answer begins is up to its caller."""
+    _, _, rest = recorded("messages_stream").body.partition(b"\n\n")
+    path = Endpoint.ANTHROPIC_MESSAGES
+    said = [{"role": "user", "content": [{"type": "text", "text": "x"}] * 45_000}]
+    async with before({path: (200, rest, SSE)}) as (engine, _):
+        exchange = await engine.open(post(path, messages=said, max_tokens=2, stream=True))
+        began_s = time.thread_time()
+        chunks = await exchange.take()
+        assert time.thread_time() - began_s < 0.2
+        assert chunks[0].startswith(b"event: message_start")
+        exchange.close()
 
 
 async def test_a_query_stays_here():

@@ -431,9 +431,12 @@ def _not_found(route: Route, model: JsonValue) -> Ready:
     return failed(route, HTTPStatus.NOT_FOUND, f"model '{model or ''}' not found")
 
 
-def _message_start(body: bytes) -> bytes:
+async def _message_start(body: bytes) -> bytes:
     """The first event of the answer to a request of Messages."""
-    fields = folded(object_in(body))
+    return await made(len(body), lambda: _start_in(folded(object_in(body))))
+
+
+def _start_in(fields: JsonObject) -> bytes:
     name = f"msg_{secrets.token_hex(12)}"
     return event(message_start(name, str(fields.get("model")), prompt_tokens(fields)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from hearth.dialects.translation.answering import DialectStream
 from hearth.engines.port import Exchange
@@ -79,7 +79,9 @@ class CommentsApart:
         where the first sign of the text is in several tokens.
     """
 
-    def __init__(self, exchange: Exchange, start: Callable[[], bytes] | None = None) -> None:
+    def __init__(
+        self, exchange: Exchange, start: Callable[[], Awaitable[bytes]] | None = None
+    ) -> None:
         self._start = start
         self.status = exchange.status
         self.headers = exchange.headers
@@ -94,12 +96,12 @@ class CommentsApart:
             self._held = rest
             if rest and not rest.startswith(b":"):
                 self.take = self._exchange.take  # type: ignore[method-assign]
-                return (*self._left_out(rest), rest, *chunks[place + 1 :])
+                return (*await self._left_out(rest), rest, *chunks[place + 1 :])
         return (b"",) if chunks else tuple(filter(None, (self._held,)))
 
-    def _left_out(self, rest: bytes) -> tuple[bytes, ...]:
+    async def _left_out(self, rest: bytes) -> tuple[bytes, ...]:
         is_begun = self._start is None or not rest.startswith(_BLOCK)
-        return () if is_begun or self._start is None else (self._start(),)
+        return () if is_begun or self._start is None else (await self._start(),)
 
 
 class LineFeeds:
