@@ -9,9 +9,10 @@ import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 
 from hearth.clock import new_id
-from hearth.dialects.gojson import encode_large
+from hearth.dialects.gojson import LARGE_BYTES, encode_large
 from hearth.dialects.request import tokens_of
 from hearth.dialects.stream import completion_call, error_text, read_completion
 from hearth.errors import BackendError, BadRequest, ModelNotFound
@@ -130,7 +131,8 @@ async def complete(
         raise BadRequest(error_text(body))
     if head.status >= 400:
         raise BackendError(f"the model server answered {head.status}: {error_text(body)}")
-    found = read_completion(body, round((now() - began_at) * 1000), model)
+    read = partial(read_completion, body, round((now() - began_at) * 1000), model)
+    found = await asyncio.to_thread(read) if len(body) > LARGE_BYTES else read()
     parsed = None
     if json_mode:
         with suppress(ValueError, RecursionError):
