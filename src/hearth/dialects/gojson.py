@@ -47,6 +47,7 @@ MAX_INVALID_BYTES = 10_000
 """Most bytes that are no UTF-8. Each takes a hundred times as long as one that is."""
 _MAX_OUTSIDE_MIB = 8
 """Most bytes outside of strings: white space and digits cost time, too."""
+_SHOWN_DIGITS = 100
 _FIRST_PIECE_CHARS = 512
 _ESCAPE_CHARS = 6
 
@@ -206,7 +207,7 @@ def _finite(digits: str) -> float:
         raise GoJsonError(syntax_error(digits))
     number = float(digits)
     if math.isinf(number):
-        raise GoJsonError(f"the number {digits} is too large")
+        raise GoJsonError(f"the number {digits[:_SHOWN_DIGITS]} is too large")
     return number
 
 
