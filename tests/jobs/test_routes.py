@@ -119,6 +119,8 @@ def test_a_body_asks_for_one_whole_json_document_of_its_endpoint():
     ]
     asked = {"stream": True, "stream_options": {"include_usage": True}, "x": 1}
     assert json.loads(body_of("/v1/chat/completions", asked)) == {"stream": False, "x": 1}
+    asked = {"stream": False, "Stream": True, "STREAM_OPTIONS": {}, "x": 1}
+    assert json.loads(body_of("/v1/chat/completions", asked)) == {"stream": False, "x": 1}
     assert json.loads(body_of("/v1/embeddings", {"x": 1})) == {"x": 1}
     with pytest.raises(BadRequest, match="a number that JSON does not allow"):
         body_of("/api/chat", {"x": float("inf")})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hearth.dialects.gojson import encode_large
+from hearth.dialects.gojson import encode_large, folded
 from hearth.dialects.request import Envelope, read_request
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, KeyInUse
@@ -70,7 +70,8 @@ def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> by
 
     Raises BadRequest for what JSON cannot say.
     """
-    whole = {name: value for name, value in request.items() if name != "stream_options"}
+    fields = folded({**request})  # or `Stream` would go on beside `stream`
+    whole = {name: value for name, value in fields.items() if name != "stream_options"}
     if INFERENCE_ROUTES[path].kind == "generate":
         whole["stream"] = False
     try:
