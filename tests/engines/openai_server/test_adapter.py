@@ -143,6 +143,22 @@ async def test_the_server_goes_by_the_name_that_rights_were_checked_by(names: st
         assert b"secret" not in peer.body  # of two keys, some servers go by the first
 
 
+@pytest.mark.parametrize("streams", [None, True])
+async def test_only_the_requests_own_field_asks_for_a_stream(streams: bool | None):
+    async with before({CHAT: HELLO}, "m") as (engine, script):
+        own = {} if streams is None else {"stream": streams}
+        call = post(
+            CHAT, "m", **own, messages=HI, metadata={"a": 1} if streams else {"stream": True}
+        )
+        exchange = await engine.open(call)
+        assert dict(exchange.headers)[b"content-type"].startswith(
+            b"text/event-stream" if streams else b"application/json"
+        )
+        await read(exchange)
+        [peer] = script.sent_to(CHAT)
+        assert peer.json["stream"] is True
+
+
 def asking(path: str, **fields: Any) -> BackendCall:
     own: Fields = {"input": "hi"} if path == Endpoint.OPENAI_RESPONSES else {"messages": HI}
     own |= {"max_tokens": 5} if path == Endpoint.ANTHROPIC_MESSAGES else {}

@@ -128,11 +128,9 @@ class OpenAiCalls:
         if body is None:
             return _not_found(route, (await _read(call.body)).get("model"))
         call = replace(call, path=route.path.value, body=body)
-        # more than one of the name, and only its place tells which one is meant
-        is_plain = body.count(b'"stream"') == 1
         if route.kind == "embed" or is_media:
             return await self._passed(route, call)
-        if is_plain and _STREAMS.search(body):
+        if _streams_plainly(body):
             return await self._streamed(route, call)
         return await self._put_together(route, call)
 
@@ -399,6 +397,21 @@ def failed(route: Route, status: int, message: str, headers: Headers = ()) -> Re
 def encode_name(name: str) -> bytes:
     """A name as a JSON text."""
     return encode({"": name})[4:-1]
+
+
+def _streams_plainly(body: bytes) -> bool:
+    """It asks for a stream by a field that stands before or behind all others that hold any.
+
+    Where there are more than one of the name, or it is among them, only its place tells what it is.
+    """
+    found = _STREAMS.search(body) if body.count(b'"stream"') == 1 else None
+    if found is None:
+        return False
+    start = body.find(b"{") + 1
+    is_first = not any(body.find(sign, start, found.start()) >= 0 for sign in b"{[")
+    return is_first or not any(
+        body.find(sign, found.end(), body.rfind(b"}")) >= 0 for sign in b"}]"
+    )
 
 
 def _is_named_once(body: bytes) -> bool:
