@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from hearth.api.dependencies import validated
+from hearth.api.jobs import JobBody
 from hearth.dialects.claude_request import claude_request
 from hearth.dialects.gojson import JsonObject, encode, folded
 from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import Endpoint
 from hearth.dialects.translation.asking import asked_of
 from hearth.engines.llama_server.traits import API
-from hearth.errors import HearthError
+from hearth.errors import BadRequest, HearthError
 
 MOST_S = 0.5
 """Of the processor. Each takes a fifth of that, and took at least a second where something was
@@ -126,4 +128,12 @@ def test_a_body_is_read_in_a_time_that_grows_with_its_length(
     began_s = time.thread_time()
     with suppress(HearthError):
         read(path, fields)
+    assert time.thread_time() - began_s < MOST_S
+
+
+def test_thousands_of_wrong_fields_are_counted_and_not_listed():
+    fields: JsonObject = {f"k{each}": 1 for each in range(20_000)}
+    began_s = time.thread_time()
+    with pytest.raises(BadRequest, match="20,001 fields are wrong"):
+        validated(JobBody, encode(fields))
     assert time.thread_time() - began_s < MOST_S

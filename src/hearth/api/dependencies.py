@@ -28,6 +28,8 @@ BODY = "hearth.body"
 """Where the handlers find them in the scope."""
 _NOT_JSON = "the body is not valid JSON"
 _PROBLEMS_SHOWN = 10
+_MOST_PROBLEMS = 10_000
+"""More are not listed: pydantic lists all in one call, which keeps the interpreter's lock."""
 _PROBLEM_CHARS = 500
 SMALL_BODY_BYTES = 64 * 1024
 """More than any page takes whose body FastAPI parses, on the event loop."""
@@ -108,6 +110,8 @@ def validated(model: type[Asked], content: bytes) -> Asked:
     try:
         return model.model_validate(decode(content))
     except ValidationError as error:
+        if error.error_count() > _MOST_PROBLEMS:
+            raise BadRequest(f"{error.error_count():,} fields are wrong") from None
         raise BadRequest(
             _in_a_line(
                 [_problem_of(each["loc"], each) for each in error.errors(include_input=False)]
