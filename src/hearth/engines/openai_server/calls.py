@@ -24,6 +24,7 @@ from hearth.dialects.gojson import (
     GoJsonError,
     JsonObject,
     JsonValue,
+    decode,
     decode_document,
     encode,
     folded,
@@ -65,6 +66,8 @@ Upstream: TypeAlias = Callable[[str], Awaitable[str | None]]
 model.
 """
 _STREAMS = re.compile(rb'"stream"\s*:\s*true')
+_SHORT_BYTES = 4096
+"""Most clients have `stream` and a few options behind the messages."""
 _MODEL = re.compile(rb'"model"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")')
 _CHAT = INFERENCE_ROUTES[Endpoint.OPENAI_CHAT]
 _ERRORS = range(HTTPStatus.BAD_REQUEST, 600)
@@ -400,18 +403,25 @@ def encode_name(name: str) -> bytes:
 
 
 def _streams_plainly(body: bytes) -> bool:
-    """It asks for a stream by a field that stands before or behind all others that hold any.
-
-    Where there are more than one of the name, or it is among them, only its place tells what it is.
+    """It asks for a stream by a field of its own: before it begins no other object and no list, or
+    what follows ends one object alone. Where the name comes twice, this cannot be told.
     """
     found = _STREAMS.search(body) if body.count(b'"stream"') == 1 else None
     if found is None:
         return False
     start = body.find(b"{") + 1
-    is_first = not any(body.find(sign, start, found.start()) >= 0 for sign in b"{[")
-    return is_first or not any(
-        body.find(sign, found.end(), body.rfind(b"}")) >= 0 for sign in b"}]"
-    )
+    if not any(body.find(sign, start, found.start()) >= 0 for sign in b"{["):
+        return True
+    rest = body[found.end() :].lstrip().removeprefix(b",")
+    return len(rest) <= _SHORT_BYTES and _is_json(b"{" + rest)
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        decode(text, whole=True)
+    except GoJsonError:
+        return False
+    return True
 
 
 def _is_named_once(body: bytes) -> bool:
