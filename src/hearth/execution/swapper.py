@@ -46,6 +46,7 @@ from hearth.errors import (
 from hearth.events import ModelPutToSleep, ModelWoken, SleepFailed, SleepStep
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import NEWS_MIB, unclaimed_mib
+from hearth.execution.memory_in_use import Growth, MemoryInUse
 from hearth.execution.runtime import Runtime
 from hearth.execution.tasks import cancel_all
 from hearth.main_memory import MainMemory, read_main_memory
@@ -64,10 +65,6 @@ UNLOAD_TIMEOUT_S = 15.0
 """The slowest engine waits 5 s for VRAM to come back; past three times that a model is stuck."""
 CUT_TIMEOUT_S = 2.0
 """A load that is given up is over within a second (6 of 6 measured)."""
-CUT_SLACK_MIB = 512.0
-"""By so much memory may have grown since a load began that was cut: a desktop's, a cache's, another
-model's.
-"""
 CARD_POLL_S = 0.05
 """How often to look for a reading of the card that was asked for; it takes some milliseconds."""
 POLL_S = 0.25
@@ -76,8 +73,6 @@ FREED_S = 5.0
 """How long after an unload its memory may take to be seen free."""
 LOOK_S = 5.0
 """How often a load is looked at for progress; the GPU is not read more often by default."""
-GROWTH_MIB = 256.0
-"""A desktop's memory breathes by less."""
 LONGER_THAN_EVER = 2.0
 MOST_TIMES = 10.0
 """However much progress a load shows, it gets no longer than so many times what it has without
@@ -85,46 +80,7 @@ any.
 """
 
 
-class Growth:
-    """Whether memory has grown since that was last reported; the first look reports nothing, and
-    what is given back does not count.
-    """
-
-    def __init__(self) -> None:
-        self._least_mib: dict[int, float] = {}
-
-    def seen(self, *memory_mib: float | None) -> bool:
-        """Has any of these grown? None: not known now."""
-        grown = False
-        for place, now_mib in enumerate(memory_mib):
-            if now_mib is None:
-                continue
-            least_mib = self._least_mib.setdefault(place, now_mib)
-            if now_mib < least_mib or now_mib >= least_mib + GROWTH_MIB:
-                grown = grown or now_mib > least_mib
-                self._least_mib[place] = now_mib
-        return grown
-
-
-class MemoryInUse(NamedTuple):
-    """What the models take of the card, and what the model server's processes hold of main memory;
-    None for unknown.
-    """
-
-    card_mib: float | None = None
-    main_mib: float | None = None
-
-    def is_back_at(self, before: MemoryInUse) -> bool:
-        """Is it no more than before, as far as that is known? The card tells more than the
-        processes: these keep other models, too.
-        """
-        for now_mib, before_mib in zip(self, before, strict=True):
-            if now_mib is not None and before_mib is not None:
-                return now_mib <= before_mib + CUT_SLACK_MIB
-        return True
-
-
-class _Bedtime(NamedTuple):
+class _BeforeSleep(NamedTuple):
     """How it was before a model went to sleep, or deeper: when, what it had of the card, and asleep
     of main memory, what all models had of the card, and main memory.
     """
@@ -462,11 +418,11 @@ class Swapper:
             await asyncio.sleep(POLL_S)
 
     async def _unload(self, model: str) -> None:
-        bedtime = await self._bedtime(model)
+        before = await self._before_sleep(model)
         if await self._stopped(model):
             is_asleep = self._asleep(model) is not None
-            residual_mib = await self._residual_mib(model, bedtime) if is_asleep else 0.0
-            self._has_gone(model, bedtime, residual_mib)
+            residual_mib = await self._residual_mib(model, before) if is_asleep else 0.0
+            self._has_gone(model, before, residual_mib)
 
     async def _stopped(self, model: str) -> bool:
         """Stop it; one that cannot be stopped sleeps. False: it does neither, which is reported."""
@@ -483,14 +439,14 @@ class Swapper:
             return False
         return True
 
-    async def _bedtime(self, model: str) -> _Bedtime | None:
+    async def _before_sleep(self, model: str) -> _BeforeSleep | None:
         """How it is before it goes to sleep; None of one that never does."""
         if not self._engines.of(model).sleeps(self._engines.own_name(model)):
             return None
         is_awake = self._asleep(model) is None
         rest = None if is_awake else self._kept.get(model)
         held_mib = self._held_mib(model) if is_awake else None
-        return _Bedtime(
+        return _BeforeSleep(
             at=self._runtime.clock.monotonic(),
             held_mib=held_mib if rest is None else rest.residual_mib,
             host_mib=0.0 if rest is None else rest.host_mib,
@@ -503,14 +459,14 @@ class Swapper:
         be stopped, and counts against the level; what cannot be seen ends it, too.
         """
         engine = self._engines.of(model)
-        bedtime = await self._bedtime(model)
+        before = await self._before_sleep(model)
         failed_level: SleepLevel | None = level
         residual_mib = inf
         why = ""
         try:
             async with asyncio.timeout(SLEEP_TIMEOUT_S):
                 await engine.sleep(self._engines.own_name(model), level)
-            residual_mib = await self._residual_mib(model, bedtime)
+            residual_mib = await self._residual_mib(model, before)
             if residual_mib == inf:
                 failed_level = None
                 why = "what it keeps of the GPU's memory could not be read"
@@ -522,41 +478,41 @@ class Swapper:
         except TimeoutError:
             why = f"it does not sleep within {SLEEP_TIMEOUT_S:g} s"
         most_mib = self._runtime.settings.gpu.sleep.max_residual_gb * MIB_PER_GB
-        if bedtime is not None and residual_mib <= most_mib:
+        if before is not None and residual_mib <= most_mib:
             failed_level = None
         else:
             kept = f"it keeps {residual_mib:.0f} MiB of the GPU's memory, {most_mib:.0f} MiB are"
             self._sleep_failed(model, level, "sleep", why or f"{kept} allowed")
             if not await self._stopped(model):
                 return
-        self._has_gone(model, bedtime, residual_mib, failed_level)
+        self._has_gone(model, before, residual_mib, failed_level)
 
     def _has_gone(
         self,
         model: str,
-        bedtime: _Bedtime | None,
+        before: _BeforeSleep | None,
         residual_mib: float,
         failed_level: SleepLevel | None = None,
     ) -> None:
         """Report it so, or asleep with what it still has."""
         level = self._asleep(model)
-        if level is None or bedtime is None:
+        if level is None or before is None:
             self._kept.pop(model, None)
             self._post(Unloaded(model=model, failed_level=failed_level))
             return
         if residual_mib == inf:
-            residual_mib = min(PRIOR_RESIDUAL_MIB, bedtime.held_mib or inf)
+            residual_mib = min(PRIOR_RESIDUAL_MIB, before.held_mib or inf)
         host_now = self._read_host()
-        host_mib = bedtime.host_mib
-        if bedtime.host is not None and host_now is not None:
-            host_mib = max(0.0, host_mib + bedtime.host.available_mib - host_now.available_mib)
+        host_mib = before.host_mib
+        if before.host is not None and host_now is not None:
+            host_mib = max(0.0, host_mib + before.host.available_mib - host_now.available_mib)
         self._kept[model] = Rest(residual_mib, host_mib)
         self._runtime.events.emit(
             ModelPutToSleep(
                 at=self._runtime.clock.monotonic(),
                 model=model,
                 sleep_level=level,
-                took_s=self._runtime.clock.monotonic() - bedtime.at,
+                took_s=self._runtime.clock.monotonic() - before.at,
                 residual_mib=residual_mib,
                 host_mib=host_mib,
             )
@@ -579,13 +535,13 @@ class Swapper:
         resident = self._runtime.view.residents.get(model)
         return None if resident is None else resident.reserved_mib
 
-    async def _residual_mib(self, model: str, bedtime: _Bedtime | None) -> float:
+    async def _residual_mib(self, model: str, before: _BeforeSleep | None) -> float:
         """What it still has of the card, once that is little enough, or after the time in which
         memory becomes free; infinite where that cannot be known.
         """
-        if bedtime is None or bedtime.held_mib is None or bedtime.in_use.card_mib is None:
+        if before is None or before.held_mib is None or before.in_use.card_mib is None:
             return inf
-        held_mib, card_mib = bedtime.held_mib, bedtime.in_use.card_mib
+        held_mib, card_mib = before.held_mib, before.in_use.card_mib
         most_mib = self._runtime.settings.gpu.sleep.max_residual_gb * MIB_PER_GB
         deadline = _now() + FREED_S
         while True:
