@@ -20,6 +20,7 @@ from aiohttp import web
 from hearth.backends.comfyui import MAX_ANSWER_BYTES, OTHER_SERVER, TIMEOUT_S
 from hearth.types import QueueLook
 from tests.support.fake_webhooks import Reply
+from tests.support.listening import listening
 
 NODES = 40
 WORKFLOW_BYTES = 2_000_000
@@ -154,14 +155,11 @@ async def serving(comfyui: FakeComfyUi, port: int = 0) -> AsyncIterator[str]:
     """It on loopback; yields the address."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", comfyui.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        comfyui.released.set()
-        await runner.cleanup()
+    async with listening(app, port) as url:
+        try:
+            yield url
+        finally:
+            comfyui.released.set()
 
 
 class MemoryRenderer:

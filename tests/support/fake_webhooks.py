@@ -20,6 +20,7 @@ from aiohttp import web
 from yarl import URL
 
 from hearth.types import Post, PostAnswer
+from tests.support.listening import listening
 from tests.support.virtual_time import loop_s
 
 
@@ -221,13 +222,8 @@ async def serving(webhooks: Webhooks) -> AsyncIterator[str]:
     """The behaviour on loopback; yields the address without a path."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", webhooks.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        webhooks.released.set()
-        await runner.cleanup()
+    async with listening(app) as url:
+        try:
+            yield url
+        finally:
+            webhooks.released.set()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from aiohttp import BodyPartReader, web
 
 from tests.support.fields import Fields
+from tests.support.listening import listening
 
 SOUND = bytes(range(256)) * 64
 """What it says, in any voice."""
@@ -119,14 +120,9 @@ async def media_server(*models: str) -> AsyncIterator[tuple[MediaServer, str]]:
     server = MediaServer(*models)
     app = web.Application(client_max_size=1024**3)
     app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        yield server, f"http://{host}:{port}"
-    finally:
-        server.gate.set()
-        server.rest.set()
-        await runner.cleanup()
+    async with listening(app) as url:
+        try:
+            yield server, url
+        finally:
+            server.gate.set()
+            server.rest.set()

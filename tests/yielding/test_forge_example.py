@@ -21,6 +21,7 @@ from aiohttp import web
 from hearth.events import GpuLeaseEnded
 from tests.support.home import FRIEND_KEY, Home, house_settings, open_home
 from tests.support.keys import key_of
+from tests.support.listening import listening
 from tests.support.patience import for_ever, in_time
 from tests.support.places import ROOT
 
@@ -66,13 +67,8 @@ async def open_forge(home: Home) -> AsyncIterator[tuple[Forge, str]]:
     app = web.Application()
     app.router.add_post("/sdapi/v1/txt2img", forge.render)
     app.router.add_post("/sdapi/v1/unload-checkpoint", forge.unload)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield forge, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with listening(app) as url:
+        yield forge, url
 
 
 @dataclass

@@ -18,6 +18,7 @@ import aiohttp
 from aiohttp import web
 
 from tests.support.fields import Fields
+from tests.support.listening import listening
 
 MODEL = "tiny:latest"
 BETWEEN_LOOKS_S = 2.5
@@ -241,12 +242,5 @@ async def open_front(engine_url: str) -> AsyncIterator[tuple[Front, str]]:
         connector=connector, trust_env=False, timeout=timeout
     ) as session:
         front = Front(engine_url, session)
-        runner = web.AppRunner(front.app(), handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            host, port = runner.addresses[0][:2]
-            yield front, f"http://{host}:{port}"
-        finally:
-            await runner.cleanup()
+        async with listening(front.app()) as url:
+            yield front, url

@@ -12,6 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from tests.support.fields import Fields
+from tests.support.listening import listening
 
 SHOWN = frozenset({"/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
 
@@ -60,12 +61,5 @@ async def open_plain(
         plain = Plain(engine_url, session, pages)
         app = web.Application(client_max_size=1024**3)
         app.router.add_route("*", "/{path:.*}", plain.handle)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            host, port = runner.addresses[0][:2]
-            yield plain, f"http://{host}:{port}"
-        finally:
-            await runner.cleanup()
+        async with listening(app) as url:
+            yield plain, url
