@@ -251,3 +251,44 @@ async def test_a_wall_shows_no_buttons_and_w_leaves_it(browser):
         await page.get_by_role("button", name="Details of local's request second").click()
         await expect(page.locator(".request")).to_contain_text("swap to b:1")
         await expect(page.locator(".request")).to_contain_text("Prompt beginshi")
+
+
+async def test_a_wall_fills_its_screen_cuts_nothing_and_grows_with_it(browser):
+    async with house_with("a:1", "b:1") as house:
+        await house.ask("a:1", "first")
+        await house.ask("b:1", "second")
+        page = (await opened(browser, house, path="/?wall", width=1920)).page
+        await expect(page.locator(".wall-box .progress")).to_have_count(1)
+        type_px = []
+        for width, height in ((1920, 1080), (3840, 2160)):
+            await page.set_viewport_size({"width": width, "height": height})
+            await page.wait_for_function(
+                """([width, height]) => {
+                  const { scrollWidth, scrollHeight } = document.documentElement;
+                  return innerWidth === width && scrollWidth <= width && scrollHeight <= height;
+                }""",
+                arg=[width, height],
+            )
+            type_px.append(
+                await page.locator(".wall-box").first.evaluate(
+                    "box => parseFloat(getComputedStyle(box).fontSize)"
+                )
+            )
+        assert type_px[1] == pytest.approx(2 * type_px[0], rel=0.05)
+
+
+async def test_a_new_home_has_a_list_whose_items_are_ticked_by_what_happens(browser):
+    async with house_with("a:1") as house:
+        page = (await opened(browser, house, first_run=True)).page
+        steps = page.locator(".first-run .steps li")
+        await expect(steps).to_have_count(5)
+        await expect(steps.filter(has_text="Have a model")).to_have_class("done")
+        program = steps.filter(has_text="Point a program at Hearth")
+        await expect(program).not_to_have_class("done")
+        await house.ask("a:1", "first")
+        await expect(program).to_have_class("done")
+        await page.locator(".first-run").get_by_role("button", name="Hide").click()
+        await expect(steps).to_have_count(0)
+        await page.reload()
+        await expect(page.locator(".queue")).to_be_visible()
+        await expect(steps).to_have_count(0)
