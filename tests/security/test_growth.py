@@ -21,8 +21,8 @@ from hearth.dialects.translation.asking import asked_of
 from hearth.engines.llama_server.traits import API
 from hearth.errors import BadRequest, HearthError
 
-MOST_S = 0.5
-"""Of the processor. Each takes a fifth of that, and took at least a second where something was
+MOST_S = 0.8
+"""Of the processor. Each takes a quarter of that, and took at least a second where something was
 looked for from the beginning again with each part of it.
 """
 THOUGHT: JsonObject = {"type": "reasoning", "content": [{"text": "x" * 1400}]}
@@ -108,12 +108,12 @@ ROWS: dict[str, tuple[Callable[[Endpoint, JsonObject], object], Endpoint, JsonOb
     "answers of the last of many tools, to Claude": (
         to_claude,
         Endpoint.CHAT,
-        chat([call("f")] * 12_000 + [call("g")] * 3000, [answer(tool_name="g")] * 3000),
+        chat([call("f")] * 6000 + [call("g")] * 2000, [answer(tool_name="g")] * 2000),
     ),
     "answers of any of many tools, to Claude": (
         to_claude,
         Endpoint.CHAT,
-        chat([call("f")] * 12_000, [answer()] * 6000),
+        chat([call("f")] * 6000, [answer()] * 4000),
     ),
     "types of objects inside each other, to Claude": (to_claude, Endpoint.CHAT, nested(18)),
     "spellings of one key": (lambda _, fields: folded(fields), Endpoint.CHAT, spellings(30_000)),
