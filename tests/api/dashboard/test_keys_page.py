@@ -129,7 +129,9 @@ async def test_callers_are_shown_with_their_use_and_keys_are_rotated_and_revoked
         secret = await shown_secret(page)
         stored = await page.evaluate("sessionStorage.getItem('hearth.key')")
         assert (stored, kept(house)["owner"]) == (secret, digest_of(secret))
-        await watched.order(f"Revoke the key of {HOSTILE}", "Revoke", "is revoked.")
+        await watched.order(
+            f"Revoke the key of {HOSTILE}", "Revoke", f"The key of {HOSTILE} is revoked."
+        )
         await expect(page.get_by_text("owner (admin)")).to_be_visible()
         assert list(kept(house)) == ["owner"]
 

@@ -51,7 +51,7 @@ async def test_a_conversation_goes_on_is_changed_and_is_kept_in_the_tab(browser)
         page = watched.page
         asked = asked_by(page)
         models = page.get_by_role("combobox", name="Model")
-        assert await models.locator("option").all_inner_texts() == ["a:1", "b:1"]
+        await expect(models.locator("option")).to_have_text(["a:1", "b:1"])
         await models.select_option("b:1")
         await expect(page).to_have_url(re.compile("model=b%3A1"))
         await page.get_by_role("textbox", name="Message").press("Shift+Enter")
