@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from asyncio.subprocess import DEVNULL
 from collections.abc import Sequence
-from contextlib import suppress
 
-KILLED_WITHIN_S = 2.0
-"""What was killed is waited for, so that nothing of it is left; what may not be killed, no longer
-than this.
-"""
+from hearth.subprocesses import kill_session
 
 
 async def run_command(command: Sequence[str], timeout_s: float) -> str:
@@ -31,13 +25,7 @@ async def run_command(command: Sequence[str], timeout_s: float) -> str:
     except TimeoutError:
         return f"took longer than {timeout_s:g} s"
     finally:
-        if process.returncode is None:
-            # what runs as another user, as under sudo, may not be ended by us, and runs on
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(KILLED_WITHIN_S):
-                    await process.wait()
+        await kill_session(process)
     if code < 0:
         return f"was ended by signal {-code}"
     return f"ended with {code}" if code else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -72,15 +74,20 @@ async def test_a_command_that_fails_says_how(tmp_path: Path, command: list[str],
 
 
 async def test_a_wake_that_is_given_up_leaves_no_process(tmp_path: Path):
-    command = [sys.executable, "-c", "print('waking', flush=True); import time; time.sleep(600)"]
+    says = "import os, time; print('waking by', os.getpid(), flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", says]
     async with house({MODEL: hooked(tmp_path, wake_command=command)}) as home:
         await home.engine.load(MODEL, UNPINNED)
         await home.engine.sleep(MODEL, "offload")
         waking = asyncio.ensure_future(home.engine.load(MODEL, UNPINNED))
-        while "waking" not in home.engine.log_after(MODEL, 0)[0]:  # noqa: ASYNC110
+        said: list[str] = []
+        while not said:
             await asyncio.sleep(0.01)
+            said = re.findall(r"waking by (\d+)", " ".join(home.engine.log_after(MODEL, 0)[0]))
         waking.cancel()
         await asyncio.gather(waking, return_exceptions=True)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(said[0]), 0)
 
 
 async def test_one_that_ends_asleep_sleeps_no_more_and_is_started_anew(tmp_path: Path):

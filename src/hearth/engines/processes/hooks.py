@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from hearth.engines.processes.log import ProcessLog
 from hearth.engines.processes.tree import exit_words
 from hearth.errors import LoadError
+from hearth.subprocesses import kill_session
 
 MOST_OUTPUT_BYTES = 64 * 1024
 
@@ -40,9 +38,7 @@ async def run_hook(
     except TimeoutError as error:
         raise LoadError(f"{name} did not end within {timeout_s:g} s") from error
     finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        await kill_session(process)
     if code:
         raise LoadError(f"{name} {exit_words(code)}")
 
