@@ -68,6 +68,7 @@ class FakeComfyUi:
         self._number = 0
         self._flags: dict[str, bool] = {}
         self._changed = asyncio.Event()
+        self._interrupted = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._worker = asyncio.create_task(self._work())
@@ -91,6 +92,10 @@ class FakeComfyUi:
         """What `POST /queue {"clear": true}` does: what runs goes on."""
         self._waiting.clear()
 
+    def interrupt(self) -> None:
+        """What `POST /interrupt` does: the job that runs ends."""
+        self._interrupted.set()
+
     @property
     def queue_info(self) -> dict[str, Any]:
         """Of `GET /prompt`; the running job counts."""
@@ -109,7 +114,10 @@ class FakeComfyUi:
             if self._waiting:
                 self._running = heapq.heappop(self._waiting)
                 self._hold(max(self.holds_mib, self._running.mib))
-                await asyncio.sleep(self._running.seconds)
+                self._interrupted.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._running.seconds):
+                        await self._interrupted.wait()
                 self._running = None
             elif not self._flags:
                 self._changed.clear()

@@ -24,6 +24,7 @@ from hearth.events import (
     ItemYielded,
 )
 from hearth.gateway import Gateway
+from hearth.types import DAY_S
 from hearth.yielding.comfyui import CALM_S, FREED_S
 from tests.engines.llamacpp.command import run_settings
 from tests.engines.llamacpp.gguf import LETTERS, write_model
@@ -36,7 +37,6 @@ from tests.support.recorder import Recorder
 MODEL = "letters"
 TOKENS = 8_000
 GRACE_S = 0.2
-RENDER_S = 3.0
 
 
 @dataclass
@@ -109,12 +109,13 @@ async def test_a_stream_gives_way_to_a_render_and_goes_on_as_one_answer(tmp_path
     async with open_studio(tmp_path) as studio:
         seen: list[str] = []
         stream = await studio.begin(seen)
-        studio.comfyui.post(seconds=RENDER_S)
+        studio.comfyui.post(seconds=DAY_S)
         # so small a model may have written all before the job is seen: then it is asked again
         while not await studio.gives_way(stream):
             stream = await studio.begin(seen)
         await studio.events.first(GpuLeaseGranted)
         assert list(left()) == []  # no server has memory while it renders
+        studio.comfyui.interrupt()
         await until(lambda: not studio.comfyui.queue_info["exec_info"]["queue_remaining"])
         studio.clock.skip(CALM_S)
         await until(lambda: "POST /free" in studio.comfyui.asked)
