@@ -9,10 +9,10 @@ can be bounded by its size and its number of images. Source: Anthropic's referen
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode, encode, lookup
+from hearth.dialects.open_calls import OpenCalls
 from hearth.errors import CallerError, Untranslatable
 
 LOCAL = "leave it out, or ask a local model"
@@ -70,14 +70,11 @@ class Turns:
     def __init__(self) -> None:
         self.system: list[JsonValue] = []
         self._turns: list[tuple[str, list[JsonValue]]] = []
-        self._open_calls: set[str] = set()
+        self._open_calls = OpenCalls()
         self._ids: dict[str, str] = {}
         self._used: set[str] = set()
         self._numbers: dict[str, int] = {}
         """The last one that made an id of this one."""
-        self._in_order = deque[str]()
-        """The calls, as `_named` has those of a tool: some at the beginning may have a result."""
-        self._named = defaultdict[str, deque[str]](deque)
         self._tools: dict[str, None] = {}
 
     def instruct(self, text: str) -> None:
@@ -107,9 +104,7 @@ class Turns:
             safe_id = f"{begins}_{self._numbers[begins]}"
         self._used.add(safe_id)
         self._ids[call_id] = safe_id
-        self._open_calls.add(safe_id)
-        self._in_order.append(safe_id)
-        self._named[name].append(safe_id)
+        self._open_calls.add(safe_id, name)
         self._tools[name] = None
         self._add(
             "assistant", [{"type": "tool_use", "id": safe_id, "name": name, "input": arguments}]
@@ -119,22 +114,18 @@ class Turns:
         """A tool's result for the call `call_id`; without an id for the first open call of that
         tool, or of any. Raises Untranslatable: no such call is open.
         """
-        safe_id = self._ids.get(call_id, "") if call_id else self._first_open(name)
-        if safe_id not in self._open_calls:
+        safe_id = self._answered(call_id, name)
+        if safe_id is None:
             raise refused(where, "there is no tool call before it that it answers")
-        self._open_calls.remove(safe_id)
         self._add(
             "user", [{"type": "tool_result", "tool_use_id": safe_id, "content": _not_blank(blocks)}]
         )
 
-    def _first_open(self, name: str) -> str:
-        """The first call of a tool that has no result, else the first of any; empty for none."""
-        for calls in (self._named[name], self._in_order):
-            while calls and calls[0] not in self._open_calls:
-                calls.popleft()
-            if calls:
-                return calls[0]
-        return ""
+    def _answered(self, call_id: str, name: str) -> str | None:
+        if not call_id:
+            return self._open_calls.answer_first(name) or self._open_calls.answer_first()
+        safe_id = self._ids.get(call_id, "")
+        return safe_id if self._open_calls.answer(safe_id) else None
 
     @property
     def messages(self) -> list[JsonValue]:

@@ -6,13 +6,13 @@ Here are Ollama's own routes. Fields that Ollama does not know either are left o
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 from hearth.dialects.claude_blocks import image_block
 from hearth.dialects.frames import at
 from hearth.dialects.gojson import MAX_INT, Body, JsonObject, JsonValue, encode
+from hearth.dialects.open_calls import OpenCalls
 from hearth.dialects.routes import Endpoint
 from hearth.dialects.translation.asking_messages import asked_of_messages
 from hearth.dialects.translation.asking_responses import asked_of_responses
@@ -160,7 +160,7 @@ def _format(wanted: JsonValue) -> JsonObject:
 def _messages(given: Sequence[Body], api: ServerApi) -> list[JsonValue]:
     """The conversation. OpenAI ties what a tool answers to its call by an id, Ollama need not."""
     turns: list[JsonValue] = []
-    open_calls = _OpenCalls([])
+    open_calls = OpenCalls()
     for place, message in enumerate(given):
         where = f"messages[{place}]"
         role = message.string("role").lower()
@@ -173,7 +173,7 @@ def _messages(given: Sequence[Body], api: ServerApi) -> list[JsonValue]:
             **without_none({api.thoughts: message.string("thinking") or None}),
         }
         if calls := _calls(message, place):
-            open_calls = _OpenCalls(calls)
+            open_calls = _open(calls)
             turn["tool_calls"] = calls
         if role == "tool":
             turn["tool_call_id"] = _answered(message, open_calls, where)
@@ -194,41 +194,23 @@ def _calls(message: Body, place: int) -> list[JsonValue]:
     return calls
 
 
-class _OpenCalls:
-    """The calls of one turn, those that have no answer yet."""
-
-    def __init__(self, calls: Sequence[JsonValue]) -> None:
-        self._in_order = deque[tuple[int, str]]()
-        self._named = defaultdict[str, deque[tuple[int, str]]](deque)
-        self._answered = set[int]()
-        for place, call in enumerate(calls):
-            found = (place, str(at(call, ("id",))))
-            self._in_order.append(found)
-            name = at(call, ("function", "name"))
-            if isinstance(name, str):
-                self._named[name].append(found)
-
-    def answer(self, tool: str) -> str | None:
-        """The id of the first one, of those of a tool where it is named; None where there is none.
-        It has its answer now.
-        """
-        waiting = self._named[tool] if tool else self._in_order
-        while waiting:
-            place, identity = waiting.popleft()
-            if place not in self._answered:
-                self._answered.add(place)
-                return identity
-        return None
+def _open(calls: Sequence[JsonValue]) -> OpenCalls:
+    """These calls, none of which has a result yet."""
+    waiting = OpenCalls()
+    for call in calls:
+        tool = at(call, ("function", "name"))
+        waiting.add(str(at(call, ("id",))), tool if isinstance(tool, str) else "")
+    return waiting
 
 
-def _answered(message: Body, open_calls: _OpenCalls, where: str) -> str:
+def _answered(message: Body, open_calls: OpenCalls, where: str) -> str:
     """The id of the call that a tool's message answers: the one it gives, else that of its tool,
     else the first that has no answer yet.
     """
     if given := message.string("tool_call_id"):
         return given
     tool = message.string("tool_name") or message.string("name")
-    found = open_calls.answer(tool)
+    found = open_calls.answer_first(tool)
     if found is None:
         raise refused(f"{where}.tool_name", "no call before it has this name")
     return found
