@@ -143,4 +143,7 @@ def _is_loaded(lines: list[dict[str, object]], model: str) -> bool:
 
 
 def _command(process: int) -> bytes:
-    return Path(f"/proc/{process}/cmdline").read_bytes()
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""  # it has ended since it was listed
